@@ -1,0 +1,99 @@
+"""Recipe sections of credit, grading and stage b: method, grader, model, trainer, tracking."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gagar_mcore.config.base import Section
+from gagar_mcore.config.rollout import Positive, Seconds
+
+Rate = Annotated[float, Field(ge=0, strict=False)]
+
+
+class MethodSection(Section):
+    """Credit. `gagar`: discount and rescale; `grpo`: outcome advantage alone; `downweight_only`: discount without rescaling."""
+
+    name: Literal["gagar", "grpo", "downweight_only"] = "gagar"
+    cap: Annotated[float, Field(ge=1, strict=False)] | None = 1.5
+    min_valid: Annotated[int, Field(ge=2)] = 2
+
+
+class GradingSection(Section):
+    """A verdict that has not come after `deadline_s` falls back to the outcome advantages."""
+
+    grader: Literal["static", "none"] = "static"
+    deadline_s: Seconds = 60.0
+    concurrency: Positive = 8
+
+
+class ModelSection(Section):
+    """`family` names the architecture; `init` is a directory in Hugging Face format, or the name of a shipped checkpoint."""
+
+    family: Literal["mimo_v2"] = "mimo_v2"
+    init: str
+
+
+class LossSection(Section):
+    """The `mimo` policy loss: two-sided masks on the ratio of trainer to rollout probability, by the advantage's sign."""
+
+    name: Literal["mimo"] = "mimo"
+    positive_bounds: tuple[Rate, Rate] = (0.2, 5.0)
+    negative_bounds: tuple[Rate, Rate] = (0.2, 5.0)
+
+
+class OptimizerSection(Section):
+    """Adam with decoupled weight decay; `lr` is constant after `warmup_steps`."""
+
+    lr: Rate = 3e-4
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    beta1: Rate = 0.9
+    beta2: Rate = 0.95
+    eps: Rate = 1e-8
+    weight_decay: Rate = 0.0
+    clip_grad: Rate = 1.0
+
+
+class TrainerSection(Section):
+    """Megatron layout and step. World size is `tp * pp * cp * dp`; experts are split over `ep` of those ranks.
+    `tokens_per_microbatch` bounds one forward pass on a rank."""
+
+    tp: Positive = 2
+    pp: Literal[1] = 1
+    cp: Literal[1] = 1
+    ep: Positive = 2
+    dp: Positive = 1
+    tokens_per_microbatch: Positive = 2048
+    threads: Positive = 1
+    freeze_router: bool = True
+    loss: LossSection = LossSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    start_timeout_s: Seconds = 180.0
+    step_timeout_s: Seconds = 600.0
+
+    @property
+    def world_size(self) -> int:
+        return self.tp * self.pp * self.cp * self.dp
+
+
+class TrainSection(Section):
+    """`checkpoint_every` and `eval_every` count steps (0: never but at the end); `eval_samples` sessions a held-back task."""
+
+    steps: Positive = 30
+    checkpoint_every: Positive = 5
+    eval_every: Annotated[int, Field(ge=0)] = 0
+    eval_samples: Positive = 4
+
+
+class TrackingSection(Section):
+    """Metrics always go to `metrics.jsonl`; Weights & Biases on top, `offline` unless told otherwise."""
+
+    wandb: Literal["off", "offline", "online"] = "offline"
+    project: str = "gagar"
+
+
+class RetentionSection(Section):
+    """How many of the newest weights and checkpoints are kept (None: all); what a restart needs is never deleted."""
+
+    weights: Positive | None = 3
+    checkpoints: Positive | None = 2
+    min_free_disk_mb: Positive = 512

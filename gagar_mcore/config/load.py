@@ -1,0 +1,84 @@
+"""Recipes from YAML: by path or shipped name, with dotted overrides, and one clear line for every mistake."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.config.shipped import shipped_recipe, shipped_recipe_names
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used; the message names the file, the field and the mend."""
+
+
+def find_recipe(name: str) -> Path:
+    """A recipe's file: an existing path, or the name of a shipped one."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    shipped = shipped_recipe(name)
+    if shipped is None:
+        raise RecipeError(f"{name}: no such file and no shipped recipe; shipped are: {', '.join(shipped_recipe_names())}")
+    return shipped
+
+
+def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Read and validate a recipe. Each override is `section.field=value`, the value in YAML. Raises RecipeError."""
+    path = find_recipe(name)
+    data = _parse(path.read_text(), str(path))
+    if not isinstance(data, dict):
+        raise RecipeError(f"{path}: a recipe is a mapping of sections")
+    for override in overrides:
+        _apply(data, override)
+    return _validate(data, str(path))
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """The complete recipe as YAML, defaults included."""
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, width=120)
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise RecipeError(f"override {override!r}: write it as section.field=value")
+    *sections, field = key.split(".")
+    for section in sections:
+        data = data.setdefault(section, {})
+        if not isinstance(data, dict):
+            raise RecipeError(f"override {override!r}: {section} is a value, not a section")
+    data[field] = _parse(value, f"override {override!r}")
+
+
+def _validate(data: dict[str, Any], where: str) -> Recipe:
+    try:
+        return Recipe.model_validate(_tuples(data))
+    except ValidationError as error:
+        lines = [f"{where}: {'.'.join(map(str, e['loc'])) or 'recipe'}: {_explain(e)}" for e in error.errors()]
+        raise RecipeError("\n".join(lines)) from error
+
+
+def _tuples(value: Any) -> Any:
+    """YAML knows lists only; strict models want tuples for fixed-length fields."""
+    if isinstance(value, dict):
+        return {k: _tuples(v) for k, v in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _explain(error: Any) -> str:
+    if error["type"] == "extra_forbidden":
+        return "unknown field; remove it or correct its name"
+    if error["type"] == "missing":
+        return "required and missing; add it"
+    return f"{error['msg'].lower()}, got {error['input']!r}"

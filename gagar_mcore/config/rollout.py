@@ -1,0 +1,66 @@
+"""Recipe sections of stage a: tasks, sandbox, engine, rollout, verification."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gagar_mcore.config.base import Section
+
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, strict=False)]
+
+
+class TasksSection(Section):
+    """Where tasks come from. `generated`: bug-repair tasks made from `seed`; `harbor`: task directories below `path`."""
+
+    source: Literal["generated", "harbor"] = "generated"
+    path: str | None = None
+    count: Positive = 256
+    seed: int = 1
+    heldout_count: Annotated[int, Field(ge=0)] = 64
+    heldout_seed: int = 90001
+
+
+class SandboxSection(Section):
+    """Limits of every sandbox. `concurrency` bounds how many live at once (None: twice the CPU count)."""
+
+    backend: Literal["local"] = "local"
+    memory_mb: Positive = 512
+    processes: Positive = 64
+    file_size_mb: Positive = 16
+    disk_mb: Positive = 64
+    command_timeout_s: Seconds = 10.0
+    concurrency: Positive | None = None
+
+
+class EngineSection(Section):
+    """The engine that samples the policy. `max_batch` rows share one decode step; `deadline_s` bounds one call."""
+
+    kind: Literal["embedded"] = "embedded"
+    max_batch: Positive = 128
+    threads: Positive = 2
+    deadline_s: Seconds = 300.0
+    start_timeout_s: Seconds = 120.0
+
+
+class RolloutSection(Section):
+    """One step collects `groups_per_step` groups of `group_size` trajectories with mixed outcomes; at most
+    `oversample * groups_per_step` groups are sampled for it."""
+
+    groups_per_step: Positive = 16
+    group_size: Annotated[int, Field(ge=2)] = 8
+    oversample: Annotated[float, Field(ge=1, strict=False)] = 2.0
+    max_turns: Positive = 7
+    max_new_tokens: Positive = 32
+    max_context: Positive = 500
+    temperature: Annotated[float, Field(gt=0, strict=False)] = 1.0
+    tools: Literal["compact", "bash"] = "compact"
+    session_deadline_s: Seconds = 300.0
+    concurrent_groups: Positive = 16
+
+
+class VerifySection(Section):
+    """`reuse_identical`: within one group, equal patches are tested once."""
+
+    timeout_s: Seconds = 30.0
+    reuse_identical: bool = True

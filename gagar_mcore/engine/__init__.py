@@ -1,0 +1,1 @@
+"""Engines generate tokens from token ids and load published weights."""

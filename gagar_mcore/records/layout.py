@@ -1,0 +1,64 @@
+"""Where everything lies in a run directory."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RunLayout:
+    """Paths of one run. Step s (from 1) is collected with weights version s - 1 and, applied, gives version s;
+    version 0 is the initial policy."""
+
+    root: Path
+
+    @property
+    def recipe(self) -> Path:
+        return self.root / "recipe.yaml"
+
+    @property
+    def epochs(self) -> Path:
+        return self.root / "epochs.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "controller.lock"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    def step(self, step: int) -> Path:
+        return self.root / "steps" / f"{step:06d}"
+
+    def trajectory(self, step: int, trajectory_id: str) -> Path:
+        return self.step(step) / "trajectories" / f"{trajectory_id}.json"
+
+    def group(self, step: int, group_id: str) -> Path:
+        return self.step(step) / "groups" / f"{group_id}.json"
+
+    def workspace(self, step: int, group_id: str) -> Path:
+        return self.step(step) / "workspaces" / group_id
+
+    def batch(self, step: int) -> Path:
+        return self.step(step) / "batch"
+
+    def step_metrics(self, step: int, part: str) -> Path:
+        """`part` is `collect` (controller) or `train` (trainer)."""
+        return self.step(step) / f"{part}.json"
+
+    def evaluation(self, version: int) -> Path:
+        return self.root / "evals" / f"{version:06d}"
+
+    def weights(self, version: int, lineage: int = 0) -> Path:
+        return self.root / "weights" / f"{lineage}-{version:06d}"
+
+    def checkpoint(self, step: int, lineage: int = 0) -> Path:
+        return self.root / "checkpoints" / f"{lineage}-{step:06d}"

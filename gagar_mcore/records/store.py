@@ -1,0 +1,144 @@
+"""Publishing: a record appears whole or not at all, carries the epoch of its writer, and is trusted only through its checksum."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+
+
+class RecordError(RuntimeError):
+    """A record is missing, damaged, or written by a process that no longer owned the run."""
+
+
+def fsync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def publish_json(path: Path, record: Any, epoch: int) -> None:
+    """Write one JSON record atomically inside an envelope `{epoch, sha256, record}`; `record` is plain JSON data."""
+    body = json.dumps(record, separators=(",", ":"), allow_nan=False)
+    envelope = json.dumps({"epoch": epoch, "sha256": hashlib.sha256(body.encode()).hexdigest(), "record": body})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(path)
+    _write_durably(temporary, envelope.encode())
+    os.replace(temporary, path)
+    fsync_directory(path.parent)
+
+
+def read_json(path: Path, min_epoch: int = 0) -> Any:
+    """The record of `publish_json`. Raises RecordError where it is absent, damaged, or of an epoch below `min_epoch`."""
+    try:
+        envelope = json.loads(path.read_text())
+        epoch, digest, body = envelope["epoch"], envelope["sha256"], envelope["record"]
+    except FileNotFoundError as error:
+        raise RecordError(f"{path}: no such record") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{path}: not a record of this program") from error
+    if hashlib.sha256(body.encode()).hexdigest() != digest:
+        raise RecordError(f"{path}: checksum does not match, the file is damaged")
+    if epoch < min_epoch:
+        raise RecordError(f"{path}: written in epoch {epoch}, after epoch {min_epoch} had taken over")
+    return json.loads(body)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a published directory holds: `files` maps each relative path to (size in bytes, sha256)."""
+
+    kind: str
+    epoch: int
+    meta: dict[str, Any]
+    files: dict[str, tuple[int, str]]
+
+    @property
+    def digest(self) -> str:
+        """One hash over the contents: equal for equal files, whatever the epoch or the metadata."""
+        lines = [f"{name} {size} {sha}" for name, (size, sha) in sorted(self.files.items())]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _scan(directory: Path) -> dict[str, tuple[int, str]]:
+    paths = sorted(p for p in directory.rglob("*") if p.is_file() and p.name != MANIFEST)
+    return {str(p.relative_to(directory)): (p.stat().st_size, file_sha256(p)) for p in paths}
+
+
+def publish_directory(
+    path: Path, kind: str, epoch: int, fill: Callable[[Path], dict[str, Any]], fence: Callable[[], None] = lambda: None
+) -> Manifest:
+    """Publish a directory whole or not at all. `fill(temporary)` writes the files and returns the manifest's metadata;
+    `fence()` is called right before the rename and raises where the writer no longer owns the run.
+    Raises FileExistsError where `path` is already published."""
+    temporary = _temporary(path)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        manifest = Manifest(kind, epoch, fill(temporary), _scan(temporary))
+        for name in manifest.files:
+            with open(temporary / name, "rb") as file:
+                os.fsync(file.fileno())
+        body = {"kind": kind, "epoch": epoch, "meta": manifest.meta, "files": manifest.files}
+        _write_durably(temporary / MANIFEST, json.dumps(body, indent=1, allow_nan=False).encode())
+        for folder in {p.parent for p in temporary.rglob("*")}:
+            fsync_directory(folder)
+        fence()
+        if path.exists():
+            raise FileExistsError(f"{path} is already published")
+        os.rename(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    fsync_directory(path.parent)
+    return manifest
+
+
+def read_manifest(path: Path, kind: str, min_epoch: int = 0, verify: bool = False) -> Manifest:
+    """The manifest of a published directory. Sizes are always checked, checksums where `verify` is set.
+    Raises RecordError where the directory is absent, damaged, of another kind, or of an epoch below `min_epoch`."""
+    try:
+        data = json.loads((path / MANIFEST).read_text())
+        files = {name: (int(size), str(sha)) for name, (size, sha) in data["files"].items()}
+        manifest = Manifest(data["kind"], int(data["epoch"]), data["meta"], files)
+    except FileNotFoundError as error:
+        raise RecordError(f"{path}: not published") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{path / MANIFEST}: not a manifest of this program") from error
+    if manifest.kind != kind:
+        raise RecordError(f"{path}: holds {manifest.kind}, expected {kind}")
+    if manifest.epoch < min_epoch:
+        raise RecordError(f"{path}: written in epoch {manifest.epoch}, after epoch {min_epoch} had taken over")
+    for name, (size, sha) in manifest.files.items():
+        file = path / name
+        if not file.is_file() or file.stat().st_size != size or (verify and file_sha256(file) != sha):
+            raise RecordError(f"{file}: missing or damaged, does not match {MANIFEST}")
+    return manifest
+
+
+def sweep_temporaries(root: Path) -> None:
+    """Remove what killed writers left half-written below `root`. Only the owner of the run may call it."""
+    for path in sorted(root.rglob(".*.tmp"), reverse=True):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

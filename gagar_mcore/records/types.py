@@ -1,0 +1,132 @@
+"""The records of one step: every arrow of the data flow is one of these frozen values."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+InvalidReason = Literal["sandbox_lost", "verifier_failed", "engine_failed"]
+EndReason = Literal["finished", "max_turns", "max_tokens", "max_context", "deadline", "invalid"]
+DropReason = Literal["all_pass", "all_fail", "too_few_valid", "all_hacked"]
+TestStatus = Literal["passed", "failed", "error", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSpan:
+    """Tokens `[start, end)` of a trajectory were generated with weights `version`."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One action of the policy and what it saw in return."""
+
+    index: int
+    action: str  # the generated text, stop token left out
+    tool: str  # name of the parsed tool, "" where the text was no valid call
+    observation: str  # "" after the closing action
+    ok: bool  # False where the call was malformed or the tool refused it
+    finish_reason: Literal["stop", "length", "abort"]
+    generated_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Result of the task's own tests on the patch, in a fresh sandbox. `reward` is 1.0 exactly when every listed test passed."""
+
+    reward: float
+    tests: dict[str, TestStatus]
+    output: str  # last characters of what the test run printed
+    seconds: float
+    infrastructure_error: str | None = None  # set: the trajectory is invalid, never failed
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One session of the policy on one task, token-exact, with its verification.
+
+    token_ids, logprobs, loss_mask: `[num_tokens]`; logprobs are those of the sampling distribution, 0.0 where
+    `loss_mask` is 0. `loss_mask` is 1 on generated tokens only (stop tokens included where the model generated them).
+    `patch` is text with surrogate escapes where the policy wrote bytes that are not UTF-8.
+    """
+
+    id: str
+    group_id: str
+    task_id: str
+    member: int
+    token_ids: list[int]
+    logprobs: list[float]
+    loss_mask: list[int]
+    weight_spans: list[WeightSpan]
+    turns: list[Turn]
+    patch: str
+    end_reason: EndReason
+    reward: float
+    valid: bool
+    invalid_reason: InvalidReason | None = None
+    verification: Verification | None = None
+    seconds: float = 0.0
+
+    @property
+    def generated_tokens(self) -> int:
+        return sum(self.loss_mask)
+
+    @property
+    def passed(self) -> bool:
+        return self.valid and self.reward > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """What a grader says of one passing trajectory: five criteria (1-5, 5 best), its rank (1 best, ties equal) and flags."""
+
+    approach: int
+    precision: int
+    minimality: int
+    side_effects: int
+    consistency: int
+    rank: int | None = None
+    rewrite: bool = False
+    workaround: bool = False
+    severe_process: bool = False
+    regression: bool = False
+    citations: list[str] = field(default_factory=list)  # one for each negative judgement: "patch:FILE:LINE", "turn:N", "test:ID"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A grader's answer for one group: one grade for each passing trajectory, and the ids of confirmed hacks."""
+
+    grader: str
+    grades: dict[str, Grade]
+    hacks: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """Advantages of one group and how they came about. `advantages` holds the valid trajectories only."""
+
+    method: str
+    kept: bool
+    dropped: DropReason | None
+    fallback: str | None  # reason why the verdict was not used, None where it was
+    lam: float  # lambda after the cap
+    capped: bool
+    advantages: dict[str, float]
+    tiers: dict[str, int] = field(default_factory=dict)  # passing id -> 1, 2, 3
+    factors: dict[str, float] = field(default_factory=dict)  # passing id -> discount factor
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All trajectories of one task in one step, by id, with verdict and credit."""
+
+    id: str
+    step: int
+    task_id: str
+    trajectory_ids: list[str]
+    verdict: Verdict | None
+    credit: Credit

@@ -1,0 +1,1 @@
+"""Tasks: what a session is asked to do, and the tests that decide."""

@@ -1,0 +1,1 @@
+"""Sandboxes in which code that a policy wrote may run."""
