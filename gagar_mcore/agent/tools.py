@@ -9,7 +9,7 @@ from gagar_sandbox.types import Sandbox
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """`tool` is "" where the text was no valid call; `ok` is False for a malformed or refused call; `finished` ends the session."""
+    """`tool` is "" where the text was no valid call; `ok` is False for a malformed or refused call; `finished` ends it all."""
 
     tool: str
     observation: str

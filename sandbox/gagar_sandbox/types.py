@@ -18,7 +18,7 @@ class SandboxLost(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one sandbox: memory and processes of everything inside together, size of a single file, size of all files written."""
+    """Limits of one sandbox: memory and processes of everything inside, size of a single file and of all files written."""
 
     memory_mb: int = 512
     processes: int = 64
@@ -64,7 +64,7 @@ class Sandbox(Protocol):
         """Run `command` in the workdir; its whole process tree is gone when this returns or is cancelled."""
 
     async def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
-        """Contents of a file inside. Raises FileNotFoundError, IsADirectoryError, or OSError where it is no plain file or too large."""
+        """Contents of a file inside. Raises FileNotFoundError, or OSError where it is no plain file or too large."""
 
     async def write(self, path: str, data: bytes) -> None:
         """Create or replace a file inside, parents included. Raises OSError where the sandbox refuses it (limits, read-only)."""
