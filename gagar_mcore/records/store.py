@@ -35,15 +35,20 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
+def write_file(path: Path, data: bytes) -> None:
+    """Write or replace one file atomically and durably."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(path)
+    _write_durably(temporary, data)
+    os.replace(temporary, path)
+    fsync_directory(path.parent)
+
+
 def publish_json(path: Path, record: Any, epoch: int) -> None:
     """Write one JSON record atomically inside an envelope `{epoch, sha256, record}`; `record` is plain JSON data."""
     body = json.dumps(record, separators=(",", ":"), allow_nan=False)
     envelope = json.dumps({"epoch": epoch, "sha256": hashlib.sha256(body.encode()).hexdigest(), "record": body})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(path)
-    _write_durably(temporary, envelope.encode())
-    os.replace(temporary, path)
-    fsync_directory(path.parent)
+    write_file(path, envelope.encode())
 
 
 def read_json(path: Path, min_epoch: int = 0) -> Any:
