@@ -45,7 +45,8 @@ class EngineSection(Section):
 
 class RolloutSection(Section):
     """One step collects `groups_per_step` groups of `group_size` trajectories with mixed outcomes; at most
-    `oversample * groups_per_step` groups are sampled for it."""
+    `oversample * groups_per_step` groups are sampled for it. A session that does not finish by itself scores 0 unless
+    `submit_unfinished`. In deterministic runs the deadline must be out of reach: it is wall time."""
 
     groups_per_step: Positive = 16
     group_size: Annotated[int, Field(ge=2)] = 8
@@ -55,6 +56,7 @@ class RolloutSection(Section):
     max_context: Positive = 500
     temperature: Annotated[float, Field(gt=0, strict=False)] = 1.0
     tools: Literal["compact", "bash"] = "compact"
+    submit_unfinished: bool = False
     session_deadline_s: Seconds = 300.0
     concurrent_groups: Positive = 16
 

@@ -1,0 +1,171 @@
+"""One session: a policy and a sandbox take turns, and every token is kept as it was generated."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from gagar_mcore.agent.tools import ToolResult, ToolSession, ToolSet
+from gagar_mcore.engine.protocol import Engine, EngineError, GenerateRequest, Generation
+from gagar_mcore.randomness import derive_seed
+from gagar_mcore.records.types import EndReason, InvalidReason, Trajectory, Turn, WeightSpan
+from gagar_mcore.tasks.task import Task
+from gagar_mcore.verify.patch import BASE, extract_patch
+from gagar_sandbox.types import Limits, SandboxLost, SandboxPool, SandboxSpec
+
+
+class Renderer(Protocol):
+    """How text becomes token ids; generated ids are never rendered again."""
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]: ...
+    def prompt(self, text: str) -> list[int]: ...
+    def observation(self, text: str) -> list[int]: ...
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Budgets of one session in turns and tokens; `deadline_s` is the backstop in wall time."""
+
+    max_turns: int
+    max_new_tokens: int
+    max_context: int
+    temperature: float
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """Which session this is: the arguments of every draw it makes."""
+
+    seed: int
+    purpose: str  # "train" or "eval"
+    step: int
+    group_id: str
+    member: int
+
+    @property
+    def trajectory_id(self) -> str:
+        return f"{self.group_id}-m{self.member:02d}"
+
+
+@dataclass(slots=True)
+class Transcript:
+    """The session so far; `token_ids`, `logprobs` and `loss_mask` always have equal lengths."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    loss_mask: list[int] = field(default_factory=list)
+    weight_spans: list[WeightSpan] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+
+    def add_context(self, ids: list[int]) -> None:
+        self.token_ids += ids
+        self.logprobs += [0.0] * len(ids)
+        self.loss_mask += [0] * len(ids)
+
+    def add_generation(self, generation: Generation) -> None:
+        offset = len(self.token_ids)
+        self.token_ids += generation.token_ids
+        self.logprobs += generation.logprobs
+        self.loss_mask += [1] * len(generation.token_ids)
+        self.weight_spans += [WeightSpan(s.version, s.start + offset, s.end + offset) for s in generation.weight_spans]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRunner:
+    """Runs sessions with one pool, tool set and renderer."""
+
+    pool: SandboxPool
+    tools: ToolSet
+    renderer: Renderer
+    limits: SessionLimits
+    sandbox_limits: Limits
+
+    async def run(self, key: SessionKey, task: Task, engine: Engine) -> Trajectory:
+        """The ended session, its patch not yet verified (reward 0). A failure of the infrastructure makes it invalid;
+        a session past its deadline has failed."""
+        started = time.monotonic()
+        transcript = Transcript()
+        patch, end, invalid = "", cast(EndReason, "invalid"), cast(InvalidReason | None, None)
+        try:
+            async with asyncio.timeout(self.limits.deadline_s):
+                end, patch = await self._in_sandbox(key, task, engine, transcript)
+        except TimeoutError:
+            end = "deadline"
+        except EngineError:
+            invalid = "engine_failed"
+        except SandboxLost:
+            invalid = "sandbox_lost"
+        finally:
+            await engine.end_session(key.trajectory_id)
+        return Trajectory(
+            id=key.trajectory_id,
+            group_id=key.group_id,
+            task_id=task.id,
+            member=key.member,
+            token_ids=transcript.token_ids,
+            logprobs=transcript.logprobs,
+            loss_mask=transcript.loss_mask,
+            weight_spans=transcript.weight_spans,
+            turns=transcript.turns,
+            patch=patch,
+            end_reason=end,
+            reward=0.0,
+            valid=invalid is None,
+            invalid_reason=invalid,
+            seconds=time.monotonic() - started,
+        )
+
+    async def _in_sandbox(self, key: SessionKey, task: Task, engine: Engine, transcript: Transcript) -> tuple[EndReason, str]:
+        spec = SandboxSpec(task.repository, task.workdir, {BASE: task.repository}, self.sandbox_limits)
+        sandbox = await self.pool.acquire(spec)
+        try:
+            transcript.add_context(self.renderer.prompt(self.tools.prompt(task)))
+            end = await self._turns(key, self.tools.open(sandbox, task), engine, transcript)
+            return end, await extract_patch(sandbox, task)
+        finally:
+            await sandbox.close()
+
+    async def _turns(self, key: SessionKey, tools: ToolSession, engine: Engine, transcript: Transcript) -> EndReason:
+        for index in range(self.limits.max_turns):
+            if len(transcript.token_ids) + self.limits.max_new_tokens > self.limits.max_context:
+                return "max_context"
+            started = time.monotonic()
+            [generation] = await engine.generate([self._request(key, index, transcript)])
+            transcript.add_generation(generation)
+            text = self.renderer.decode(generation.token_ids)
+            cut = generation.finish_reason != "stop"
+            result = ToolResult("", "", ok=False) if cut else await tools.call(text)
+            transcript.turns.append(_turn(index, text, result, generation, time.monotonic() - started))
+            if cut:
+                return "max_tokens"
+            if result.finished:
+                return "finished"
+            transcript.add_context(self.renderer.observation(result.observation))
+        return "max_turns"
+
+    def _request(self, key: SessionKey, turn: int, transcript: Transcript) -> GenerateRequest:
+        return GenerateRequest(
+            session_id=key.trajectory_id,
+            input_ids=list(transcript.token_ids),
+            max_new_tokens=self.limits.max_new_tokens,
+            temperature=self.limits.temperature,
+            seed=derive_seed(key.seed, f"sample/{key.purpose}", key.step, key.group_id, key.member, turn),
+            stop_token_ids=self.renderer.stop_token_ids,
+        )
+
+
+def _turn(index: int, text: str, result: ToolResult, generation: Generation, seconds: float) -> Turn:
+    return Turn(
+        index=index,
+        action=text,
+        tool=result.tool,
+        observation=result.observation,
+        ok=result.ok,
+        finish_reason=generation.finish_reason,
+        generated_tokens=len(generation.token_ids),
+        seconds=seconds,
+    )

@@ -1,0 +1,45 @@
+"""Evaluation on held-back tasks: pass rate and clean share of one weights version."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from gagar_mcore.agent.session import SessionKey
+from gagar_mcore.evals.cleanliness import is_clean
+from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.records.store import publish_json, read_json
+from gagar_mcore.records.types import Trajectory
+from gagar_mcore.rollout.concurrency import gather_all
+from gagar_mcore.rollout.group import Sampler
+from gagar_mcore.rollout.metrics import trajectory_metrics
+from gagar_mcore.tasks.task import Task
+
+
+async def evaluate(
+    layout: RunLayout,
+    sampler: Sampler,
+    tasks: Sequence[Task],
+    version: int,
+    samples: int,
+    seed: int,
+    epoch: int,
+    concurrent: int,
+    progress: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
+    """Rates over `samples` sessions of each task, with the same draws for every version, published once as `summary.json` and read back after a restart."""
+    path = layout.evaluation(version) / "summary.json"
+    if path.exists():
+        stored: dict[str, float] = read_json(path)
+        return stored
+    bound = asyncio.Semaphore(concurrent)
+
+    async def one(index: int, task: Task) -> list[tuple[Task, Trajectory]]:
+        keys = [SessionKey(seed, "eval", 0, f"e-g{index:04d}", member) for member in range(samples)]
+        async with bound:
+            trajectories = await sampler.sample(keys, task, lambda trajectory: None)
+        progress()
+        return [(task, t) for t in trajectories]
+
+    pairs = [pair for group in await gather_all(*(one(i, t) for i, t in enumerate(tasks))) for pair in group]
+    metrics = trajectory_metrics(pairs, is_clean) | {"sessions": len(pairs), "tasks": len(tasks)}
+    publish_json(path, metrics, epoch)
+    return metrics

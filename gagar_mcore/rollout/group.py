@@ -1,0 +1,130 @@
+"""One group: sessions, verification, grading and credit of one task, each on disk before the next stage depends on it."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gagar_mcore.agent.session import SessionKey, SessionRunner
+from gagar_mcore.credit.compute import CreditParams, compute_credit
+from gagar_mcore.engine.protocol import Engine
+from gagar_mcore.grading.service import GradingService
+from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.records.serialize import from_plain, to_plain
+from gagar_mcore.records.store import publish_json, read_json
+from gagar_mcore.records.types import Group, Trajectory, Verdict, Verification
+from gagar_mcore.rollout.concurrency import gather_all
+from gagar_mcore.rollout.lockstep import LockstepEngine
+from gagar_mcore.tasks.task import Task
+from gagar_mcore.verify.verifier import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedGroup:
+    """A group with its trajectories, in member order."""
+
+    group: Group
+    task: Task
+    trajectories: list[Trajectory]
+    grading_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Samples and verifies the sessions of one task. In lockstep, engine calls are shared by one group and nothing else."""
+
+    sessions: SessionRunner
+    engine: Engine
+    verifier: Verifier
+    lockstep: bool
+    submit_unfinished: bool
+    reuse_identical: bool
+
+    async def sample(self, keys: list[SessionKey], task: Task, done: Callable[[Trajectory], None]) -> list[Trajectory]:
+        """One verified trajectory a key, in order; `done` sees each as soon as it is verified."""
+        engine: Engine = LockstepEngine(self.engine, [k.trajectory_id for k in keys]) if self.lockstep else self.engine
+        tested: dict[str, asyncio.Task[Verification]] = {}
+
+        async def one(key: SessionKey) -> Trajectory:
+            trajectory = await self._verified(await self.sessions.run(key, task, engine), task, tested)
+            done(trajectory)
+            return trajectory
+
+        return await gather_all(*(one(key) for key in keys))
+
+    async def _verified(self, trajectory: Trajectory, task: Task, tested: dict[str, asyncio.Task[Verification]]) -> Trajectory:
+        if not trajectory.valid or not (trajectory.end_reason == "finished" or self.submit_unfinished):
+            return trajectory
+        test = tested.get(trajectory.patch) if self.reuse_identical else None
+        if test is None:
+            test = tested[trajectory.patch] = asyncio.create_task(self.verifier.verify(task, trajectory.patch))
+        verification = await test
+        failed = verification.infrastructure_error is not None
+        return replace(
+            trajectory,
+            verification=verification,
+            reward=0.0 if failed else verification.reward,
+            valid=not failed,
+            invalid_reason="verifier_failed" if failed else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPipeline:
+    """Takes one group from task to credit, resuming from what an earlier process left on disk."""
+
+    layout: RunLayout
+    epoch: int
+    seed: int
+    group_size: int
+    sampler: Sampler
+    grading: GradingService
+    credit: CreditParams
+    progress: Callable[[str], None]
+
+    async def run(self, step: int, index: int, task: Task) -> FinishedGroup:
+        """The group, published. A group of an earlier process is returned as it is; of a group that was cut short, verified
+        trajectories are kept, except in lockstep, where the group is sampled again as a whole."""
+        group_id = f"s{step:06d}-g{index:04d}"
+        if (stored := self._stored(step, group_id, task)) is not None:
+            self.progress("group")
+            return stored
+        trajectories = await self._sample(step, group_id, task)
+        verdict, fallback, seconds = await self._grade(step, group_id, task, trajectories)
+        ids, rewards, valid = zip(*((t.id, t.reward, t.valid) for t in trajectories), strict=True)
+        credit = compute_credit(ids, rewards, valid, verdict, fallback, self.credit)
+        group = Group(group_id, step, task.id, [t.id for t in trajectories], verdict, credit)
+        publish_json(self.layout.group(step, group_id), to_plain(group), self.epoch)
+        self.progress("group")
+        return FinishedGroup(group, task, trajectories, seconds)
+
+    async def _grade(
+        self, step: int, group_id: str, task: Task, trajectories: list[Trajectory]
+    ) -> tuple[Verdict | None, str | None, float]:
+        """Verdict, fallback reason and seconds. Only a group with mixed outcomes is graded."""
+        outcomes = {t.passed for t in trajectories if t.valid}
+        if outcomes != {True, False}:
+            return None, None, 0.0
+        return await self.grading.grade(self.layout.workspace(step, group_id), group_id, task, trajectories)
+
+    async def _sample(self, step: int, group_id: str, task: Task) -> list[Trajectory]:
+        keys = [SessionKey(self.seed, "train", step, group_id, member) for member in range(self.group_size)]
+        known = {} if self.sampler.lockstep else self._known(step, keys)
+
+        def keep(trajectory: Trajectory) -> None:
+            publish_json(self.layout.trajectory(step, trajectory.id), to_plain(trajectory), self.epoch)
+            self.progress("trajectory")
+
+        fresh = await self.sampler.sample([k for k in keys if k.trajectory_id not in known], task, keep)
+        return sorted([*known.values(), *fresh], key=lambda t: t.member)
+
+    def _known(self, step: int, keys: list[SessionKey]) -> dict[str, Trajectory]:
+        paths = {k.trajectory_id: self.layout.trajectory(step, k.trajectory_id) for k in keys}
+        return {i: from_plain(Trajectory, read_json(p)) for i, p in paths.items() if p.exists()}
+
+    def _stored(self, step: int, group_id: str, task: Task) -> FinishedGroup | None:
+        path = self.layout.group(step, group_id)
+        if not path.exists():
+            return None
+        group = from_plain(Group, read_json(path))
+        paths = [self.layout.trajectory(step, i) for i in group.trajectory_ids]
+        return FinishedGroup(group, task, [from_plain(Trajectory, read_json(p)) for p in paths])

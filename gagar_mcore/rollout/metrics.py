@@ -1,0 +1,63 @@
+"""What a step's collection says in numbers."""
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import Any
+
+from gagar_mcore.records.types import Trajectory
+from gagar_mcore.rollout.collect import Collection
+from gagar_mcore.rollout.group import FinishedGroup
+from gagar_mcore.tasks.task import Task
+
+Cleanliness = Callable[[Task, str], bool]
+
+
+def mean(values: Sequence[float]) -> float:
+    return fmean(values) if values else 0.0
+
+
+def trajectory_metrics(pairs: Sequence[tuple[Task, Trajectory]], is_clean: Cleanliness) -> dict[str, float]:
+    """Rates over trajectories: pass rate and lengths over the valid ones, clean share over the passing ones.
+    `entropy` is the mean of -log p over the generated tokens, an unbiased estimate of the sampling entropy in nats."""
+    valid = [(task, t) for task, t in pairs if t.valid]
+    passing = [(task, t) for task, t in valid if t.passed]
+    clean = sum(is_clean(task, t.patch) for task, t in passing)
+    generated = sum(t.generated_tokens for _, t in valid)
+    return {
+        "pass_rate": len(passing) / max(1, len(valid)),
+        "reward_mean": mean([t.reward for _, t in valid]),
+        "clean_share": clean / max(1, len(passing)),
+        "clean_rate": clean / max(1, len(valid)),
+        "turns_mean": mean([len(t.turns) for _, t in valid]),
+        "tokens_mean": mean([t.generated_tokens for _, t in valid]),
+        "entropy": -sum(sum(t.logprobs) for _, t in valid) / max(1, generated),
+        "invalid": len(pairs) - len(valid),
+        "malformed_calls": mean([sum(not turn.ok for turn in t.turns) for _, t in valid]),
+    }
+
+
+def grading_metrics(groups: Sequence[FinishedGroup]) -> dict[str, float]:
+    """Tier shares over the graded passing trajectories; counts of hacks and fallbacks."""
+    credits = [g.group.credit for g in groups]
+    tiers = [tier for c in credits for tier in c.tiers.values()]
+    shares = {f"grading/tier{k}": tiers.count(k) / max(1, len(tiers)) for k in (1, 2, 3)}
+    kept = [c for c in credits if c.kept]
+    return shares | {
+        "grading/hacks": sum(len(g.group.verdict.hacks) for g in groups if g.group.verdict),
+        "grading/fallbacks": sum(c.fallback is not None for c in kept),
+        "credit/lambda_mean": mean([c.lam for c in kept]),
+        "credit/capped_share": mean([c.capped for c in kept]),
+    }
+
+
+def collection_metrics(collection: Collection, is_clean: Cleanliness) -> dict[str, Any]:
+    """The metrics of one step's collection, over every sampled group, dropped ones included."""
+    pairs = [(g.task, t) for g in collection.groups for t in g.trajectories]
+    dropped = collection.dropped()
+    reasons = ("all_pass", "all_fail", "too_few_valid", "all_hacked")
+    return (
+        {f"rollout/{name}": value for name, value in trajectory_metrics(pairs, is_clean).items()}
+        | {"groups/kept": len(collection.kept)}
+        | {f"groups/dropped_{reason}": dropped[reason] for reason in reasons}
+        | grading_metrics(collection.groups)
+    )

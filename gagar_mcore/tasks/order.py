@@ -1,0 +1,23 @@
+"""The order in which tasks are visited: a fresh permutation each pass, a function of seed and position alone."""
+
+from collections.abc import Sequence
+
+from gagar_mcore.randomness import numpy_rng
+from gagar_mcore.tasks.task import Task
+
+
+class TaskOrder:
+    """Position p is the p-th group ever begun in a run."""
+
+    def __init__(self, tasks: Sequence[Task], seed: int) -> None:
+        if not tasks:
+            raise ValueError("no tasks to train on")
+        self._tasks = list(tasks)
+        self._seed = seed
+        self._passes: dict[int, list[int]] = {}
+
+    def task(self, position: int) -> Task:
+        number, offset = divmod(position, len(self._tasks))
+        if number not in self._passes:
+            self._passes[number] = numpy_rng(self._seed, "task_order", number).permutation(len(self._tasks)).tolist()
+        return self._tasks[self._passes[number][offset]]
