@@ -28,6 +28,11 @@ class RunLayout:
         return self.root / "metrics.jsonl"
 
     @property
+    def wandb_ledger(self) -> Path:
+        """Beside the folders that Weights & Biases makes in `wandb/`."""
+        return self.root / "wandb" / "ledger.json"
+
+    @property
     def report(self) -> Path:
         return self.root / "report.html"
 
