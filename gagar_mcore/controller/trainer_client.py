@@ -8,8 +8,8 @@ from pathlib import Path
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed, log_tail, start_trainer
 from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.records.lineage import current_lineage
 from gagar_mcore.records.store import MANIFEST
-from gagar_mcore.weights.lineage import current_lineage
 
 POLL_SECONDS = 0.02
 

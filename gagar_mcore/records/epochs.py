@@ -82,4 +82,3 @@ def open_epoch(layout: RunLayout, next_step: int, next_version: int) -> Epoch:
     epoch = Epoch(number, next_step, next_version, time.time(), socket.gethostname(), os.getpid())
     write_file(layout.epochs, json.dumps([asdict(e) for e in [*epochs, epoch]]).encode())
     return epoch
-

@@ -1,0 +1,129 @@
+"""A run directory is taken over: lock, recipe, epoch, tasks and the initial weights."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gagar_mcore.config.load import RecipeError, dump_recipe, load_recipe
+from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.config.shipped import shipped_checkpoint
+from gagar_mcore.records.batch import read_batch
+from gagar_mcore.records.epochs import Epoch, Fence, RunLock, min_batch_epoch, open_epoch, read_epochs
+from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.records.lineage import current_lineage
+from gagar_mcore.records.store import MANIFEST, publish_directory, sweep_temporaries, write_file
+
+# What may differ between a run and its continuation: nothing that earlier steps depended on.
+CHANGEABLE = ("output", "train.steps", "train.checkpoint_every", "train.eval_every", "tracking", "retention", "engine.deadline_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that this process owns. `next_step` is the first step without a batch; `position` its data position."""
+
+    recipe: Recipe
+    layout: RunLayout
+    epoch: Epoch
+    next_step: int
+    position: int
+
+    @property
+    def fence(self) -> Fence:
+        return Fence(self.layout, self.epoch.number)
+
+
+@contextmanager
+def open_run(recipe: Recipe, resume: bool) -> Iterator[Run]:
+    """Own the run directory `recipe.output`: a fresh one, or with `resume` one that an earlier process left.
+    Raises RecipeError for a used or unfit directory and Fenced where another process owns it."""
+    layout = RunLayout(Path(recipe.output).absolute())
+    _refuse_unfit(layout, recipe, resume)
+    layout.root.mkdir(parents=True, exist_ok=True)
+    lock = RunLock(layout)
+    try:
+        sweep_temporaries(layout.root)
+        write_file(layout.recipe, dump_recipe(recipe).encode())
+        next_step = _first_unpublished(layout)
+        epoch = open_epoch(layout, next_step, _first_unapplied(layout))
+        _publish_initial_weights(layout, recipe, epoch.number)
+        yield Run(recipe, layout, epoch, next_step, _position(layout, next_step))
+    finally:
+        lock.release()
+
+
+def initial_checkpoint(recipe: Recipe) -> Path:
+    """The directory that `model.init` names. Raises RecipeError."""
+    path = Path(recipe.model.init)
+    if (path / "config.json").is_file():
+        return path
+    if (shipped := shipped_checkpoint(recipe.model.init)) is not None:
+        return shipped
+    raise RecipeError(
+        f"model.init: {recipe.model.init}: neither a directory with a config.json nor the name of a shipped checkpoint"
+    )
+
+
+def _refuse_unfit(layout: RunLayout, recipe: Recipe, resume: bool) -> None:
+    used = layout.root.is_dir() and any(layout.root.iterdir())
+    if not resume:
+        if used:
+            raise RecipeError(f"output: {layout.root} is already used; continue it with --resume or set another output=DIR")
+        return
+    if not layout.recipe.is_file():
+        raise RecipeError(f"output: {layout.root} holds no run to resume; start one without --resume")
+    before = load_recipe(str(layout.recipe)).model_dump()
+    changed = [key for key in _differences(before, recipe.model_dump()) if not key.startswith(CHANGEABLE)]
+    if changed:
+        raise RecipeError(f"{', '.join(changed)}: differs from the run in {layout.root}; a resumed run keeps it")
+
+
+def _differences(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for key in a:
+        if isinstance(a[key], dict):
+            found += _differences(a[key], b[key], f"{prefix}{key}.")
+        elif a[key] != b[key]:
+            found.append(prefix + key)
+    return found
+
+
+def _first_unpublished(layout: RunLayout) -> int:
+    step = 1
+    while (layout.batch(step) / MANIFEST).is_file():
+        step += 1
+    return step
+
+
+def _first_unapplied(layout: RunLayout) -> int:
+    versions = [
+        int(p.name.split("-")[1])
+        for p in (layout.root / "weights").glob(f"{current_lineage(layout)}-*")
+        if (p / MANIFEST).is_file()
+    ]
+    return max(versions, default=-1) + 1
+
+
+def _position(layout: RunLayout, next_step: int) -> int:
+    """The data position after the last batch. Raises RecordError where that batch comes from a fenced writer."""
+    if next_step == 1:
+        return 0
+    _, meta = read_batch(layout.batch(next_step - 1), min_batch_epoch(read_epochs(layout), next_step - 1))
+    return int(meta["next_position"])
+
+
+def _publish_initial_weights(layout: RunLayout, recipe: Recipe, epoch: int) -> None:
+    target = layout.weights(0)
+    if (target / MANIFEST).is_file() or _first_unapplied(layout) > 0:
+        return
+    source = initial_checkpoint(recipe)
+
+    def fill(directory: Path) -> dict[str, Any]:
+        for name in ("config.json", "model.safetensors", "tokenizer.json"):
+            shutil.copyfile(source / name, directory / name)
+        return {"version": 0}
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    publish_directory(target, "weights", epoch, fill)
