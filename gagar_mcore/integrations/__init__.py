@@ -1,0 +1,1 @@
+"""Credit for other training stacks."""
