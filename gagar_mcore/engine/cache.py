@@ -1,0 +1,109 @@
+"""A key-value cache in which a token's slot is its position.
+
+Rows of unequal length share a batch without padding holes: what padding writes goes to a scratch slot, and every mask
+follows from positions. (The caches of `transformers` count padded slots as positions of a sliding window.)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+GLOBAL, SLIDING = "full_attention", "sliding_attention"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """New tokens of some rows. rows: `[n]` cache rows; ids: `[n, length]`, padded on the right; starts, lengths: `[n]`,
+    position of each row's first new token and the number of its new tokens."""
+
+    rows: Tensor
+    ids: Tensor
+    starts: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def of(cls, rows: Sequence[int], tokens: Sequence[Sequence[int]], starts: Sequence[int]) -> "Chunk":
+        lengths = [len(t) for t in tokens]
+        ids = [[*t, *[0] * (max(lengths) - len(t))] for t in tokens]
+        return cls(torch.tensor(rows), torch.tensor(ids), torch.tensor(starts), torch.tensor(lengths))
+
+    @property
+    def positions(self) -> Tensor:
+        """`[n, length]`"""
+        return self.starts[:, None] + torch.arange(self.ids.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """Where one kind of layer writes and reads in this step: flat indices `[n * heads * length]`, `[n * heads * keys]`."""
+
+    write: Tensor
+    read: Tensor
+    shape: tuple[int, int, int]
+
+
+class PositionCache:
+    """Keys and values `[rows, heads, max_context + 1 slots, dim]` of each layer; the last slot is scratch.
+
+    `begin` names the tokens of the coming forward pass; `update` is what each attention layer then calls.
+    """
+
+    def __init__(self, config: Any, rows: int, max_context: int) -> None:
+        self.layer_types: list[str] = config.layer_types
+        self.window: int = config.sliding_window
+        self.max_context = max_context
+        # transformers gives sliding layers of this family twice the key-value heads of global ones
+        self.heads = {GLOBAL: config.num_key_value_heads, SLIDING: 2 * config.num_key_value_heads}
+        sizes = [rows * self.heads[kind] * (max_context + 1) for kind in self.layer_types]
+        self._keys = [torch.zeros(size, config.head_dim) for size in sizes]
+        self._values = [torch.zeros(size, config.v_head_dim) for size in sizes]
+        self._access: dict[str, _Access] = {}
+
+    def begin(self, chunk: Chunk) -> dict[str, Tensor]:
+        """Prepare for `chunk`; returns the additive mask `[n, 1, length, keys]` of each kind of layer."""
+        longest = int((chunk.starts + chunk.lengths).max())
+        queries = chunk.positions.clamp(max=longest - 1)
+        masks = {}
+        for kind in set(self.layer_types):
+            keys = self._key_positions(chunk, longest, kind)
+            masks[kind] = _additive_mask(queries, keys, self.window if kind == SLIDING else None)
+            self._access[kind] = self._access_of(chunk, queries, keys, self.heads[kind])
+        return masks
+
+    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Store keys and values `[n, heads, length, dim]` of the new tokens; returns those that the step may look at."""
+        access = self._access[self.layer_types[layer]]
+        stored_keys, stored_values = self._keys[layer], self._values[layer]
+        stored_keys.index_copy_(0, access.write, keys.reshape(-1, keys.shape[-1]))
+        stored_values.index_copy_(0, access.write, values.reshape(-1, values.shape[-1]))
+        return (
+            stored_keys.index_select(0, access.read).view(*access.shape, -1),
+            stored_values.index_select(0, access.read).view(*access.shape, -1),
+        )
+
+    def _key_positions(self, chunk: Chunk, longest: int, kind: str) -> Tensor:
+        """`[n or 1, keys]`: all positions so far, or for sliding layers those that any new token can see (negative: none)."""
+        reach = self.window - 1 + chunk.ids.shape[1]
+        if kind == SLIDING and reach < longest:
+            return chunk.starts[:, None] + torch.arange(1 - self.window, chunk.ids.shape[1])
+        return torch.arange(longest)[None]
+
+    def _access_of(self, chunk: Chunk, queries: Tensor, keys: Tensor, heads: int) -> _Access:
+        slots = self.max_context + 1
+        base = (chunk.rows[:, None] * heads + torch.arange(heads))[:, :, None] * slots
+        padding = torch.arange(chunk.ids.shape[1]) >= chunk.lengths[:, None]
+        write = base + queries.masked_fill(padding, self.max_context)[:, None]
+        read = base + keys.clamp(0, self.max_context)[:, None]
+        return _Access(write.flatten(), read.flatten(), (read.shape[0], heads, read.shape[2]))
+
+
+def _additive_mask(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
+    """0 where a query sees a key, -inf elsewhere: a key is seen from its own position on, for `window` positions."""
+    distance = queries[:, None, :, None] - keys[:, None, None, :]
+    hidden = (distance < 0) | (keys[:, None, None, :] < 0)
+    if window is not None:
+        hidden |= distance >= window
+    return torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))

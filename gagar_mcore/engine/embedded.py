@@ -1,0 +1,112 @@
+"""The embedded engine: a small transformers model on the CPU, in a process of its own."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gagar_mcore.config.rollout import EngineSection
+from gagar_mcore.engine.process import ChildProcess
+from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation
+from gagar_mcore.records.types import WeightSpan
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Since the start of the engine: tokens generated, and seconds in which the engine was at work on them."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+class EmbeddedEngine:
+    """An Engine. Calls that overlap share one batch; with `deterministic` set each call runs alone, from an empty cache.
+
+    Every method raises EngineError where the process is gone or misses `section.deadline_s`, which ends it.
+    """
+
+    def __init__(self, child: ChildProcess, section: EngineSection, max_context: int, vocab_size: int) -> None:
+        self._child = child
+        self._section = section
+        self.max_context = max_context
+        self.vocab_size = vocab_size
+        self.usage = Usage()
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    async def generate(self, requests: Sequence[GenerateRequest]) -> list[Generation]:
+        for request in requests:
+            self._check(request)
+        answer = await self._call("generate", requests=[asdict(request) for request in requests])
+        self.usage = Usage(**answer["usage"])
+        return [_generation(data) for data in answer["generations"]]
+
+    async def end_session(self, session_id: str) -> None:
+        """What the session has at work is answered with finish reason `abort`."""
+        await self._call("end_session", session_id=session_id)
+
+    async def load_weights(self, directory: Path, version: int) -> None:
+        """Calls that run are finished with the old weights; later ones wait for the new, and every cache is dropped.
+        Refuses, and keeps the old weights, where a manifest, a tensor's name or a tensor's shape is wrong."""
+        await self._call("load_weights", directory=str(directory.absolute()), version=version)
+
+    async def close(self) -> None:
+        await self._child.close()
+
+    async def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        return await self._child.call(operation, self._section.deadline_s, **arguments)
+
+    def _check(self, request: GenerateRequest) -> None:
+        where = f"session {request.session_id!r}"
+        if not request.input_ids or not all(0 <= token < self.vocab_size for token in request.input_ids):
+            raise EngineError(f"{where}: input_ids: needs at least one id, each in 0..{self.vocab_size - 1}")
+        if request.max_new_tokens < 1:
+            raise EngineError(f"{where}: max_new_tokens: {request.max_new_tokens} is below 1")
+        if len(request.input_ids) + request.max_new_tokens > self.max_context:
+            raise EngineError(
+                f"{where}: input_ids: {len(request.input_ids)} tokens and max_new_tokens {request.max_new_tokens} "
+                f"exceed the engine's max_context of {self.max_context}"
+            )
+        if not 0 <= request.temperature < float("inf"):
+            raise EngineError(f"{where}: temperature: {request.temperature} is no finite number from 0 on")
+
+
+async def start_embedded(
+    model: Path,
+    version: int,
+    section: EngineSection,
+    log: Path,
+    *,
+    max_context: int | None = None,
+    deterministic: bool = False,
+) -> EmbeddedEngine:
+    """Start the engine on the model in `model` (config.json, *.safetensors), whose tokens carry `version`.
+
+    log: the process's standard error is appended to it; max_context: None takes the model's `max_position_embeddings`.
+    Raises EngineError where the model cannot be loaded or the engine is not ready within `section.start_timeout_s`.
+    """
+    threads = str(section.threads)
+    environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"}
+    child = await ChildProcess.spawn("gagar_mcore.engine.worker", log, environment)
+    try:
+        limits = await child.call(
+            "start",
+            section.start_timeout_s,
+            model=str(model.absolute()),
+            version=version,
+            rows=section.max_batch,
+            threads=section.threads,
+            max_context=max_context,
+            deterministic=deterministic,
+        )
+    except BaseException:
+        await child.close()
+        raise
+    return EmbeddedEngine(child, section, **limits)
+
+
+def _generation(data: dict[str, Any]) -> Generation:
+    spans = [WeightSpan(**span) for span in data["weight_spans"]]
+    return Generation(data["token_ids"], data["logprobs"], spans, data["finish_reason"])
