@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gagar_mcore.agent.session import SessionKey, SessionRunner
-from gagar_mcore.credit.compute import CreditParams, compute_credit
+from gagar_mcore.credit import CreditParams, compute_credit
 from gagar_mcore.engine.protocol import Engine
 from gagar_mcore.grading.service import GradingService
 from gagar_mcore.records.layout import RunLayout
@@ -90,8 +90,7 @@ class GroupPipeline:
             return stored
         trajectories = await self._sample(step, group_id, task)
         verdict, fallback, seconds = await self._grade(step, group_id, task, trajectories)
-        ids, rewards, valid = zip(*((t.id, t.reward, t.valid) for t in trajectories), strict=True)
-        credit = compute_credit(ids, rewards, valid, verdict, fallback, self.credit)
+        credit = compute_credit(trajectories, verdict, self.credit, fallback)
         group = Group(group_id, step, task.id, [t.id for t in trajectories], verdict, credit)
         publish_json(self.layout.group(step, group_id), to_plain(group), self.epoch)
         self.progress("group")
