@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import Protocol
 
 from gagar_mcore.agent.tools import ToolResult, ToolSession, ToolSet
 from gagar_mcore.engine.protocol import Engine, EngineError, GenerateRequest, Generation
@@ -89,7 +89,9 @@ class SessionRunner:
         a session past its deadline has failed."""
         started = time.monotonic()
         transcript = Transcript()
-        patch, end, invalid = "", cast(EndReason, "invalid"), cast(InvalidReason | None, None)
+        patch = ""
+        end: EndReason = "invalid"
+        invalid: InvalidReason | None = None
         try:
             async with asyncio.timeout(self.limits.deadline_s):
                 end, patch = await self._in_sandbox(key, task, engine, transcript)

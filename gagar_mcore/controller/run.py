@@ -61,9 +61,7 @@ def initial_checkpoint(recipe: Recipe) -> Path:
         return path
     if (shipped := shipped_checkpoint(recipe.model.init)) is not None:
         return shipped
-    raise RecipeError(
-        f"model.init: {recipe.model.init}: neither a directory with a config.json nor the name of a shipped checkpoint"
-    )
+    raise RecipeError(f"model.init: {recipe.model.init}: no directory with a config.json, and no shipped checkpoint of that name")
 
 
 def _refuse_unfit(layout: RunLayout, recipe: Recipe, resume: bool) -> None:
@@ -98,12 +96,8 @@ def _first_unpublished(layout: RunLayout) -> int:
 
 
 def _first_unapplied(layout: RunLayout) -> int:
-    versions = [
-        int(p.name.split("-")[1])
-        for p in (layout.root / "weights").glob(f"{current_lineage(layout)}-*")
-        if (p / MANIFEST).is_file()
-    ]
-    return max(versions, default=-1) + 1
+    published = (layout.root / "weights").glob(f"{current_lineage(layout)}-*/{MANIFEST}")
+    return max((int(path.parent.name.split("-")[1]) for path in published), default=-1) + 1
 
 
 def _position(layout: RunLayout, next_step: int) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from gagar_mcore.agent.session import SessionKey, SessionRunner
 from gagar_mcore.credit import CreditParams, compute_credit
@@ -16,6 +17,8 @@ from gagar_mcore.rollout.concurrency import gather_all
 from gagar_mcore.rollout.lockstep import LockstepEngine
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.verifier import Verifier
+
+Event = Literal["verified", "grading", "graded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +82,19 @@ class GroupPipeline:
     sampler: Sampler
     grading: GradingService
     credit: CreditParams
-    progress: Callable[[str], None]
+    progress: Callable[[Event], None]
 
     async def run(self, step: int, index: int, task: Task) -> FinishedGroup:
         """The group, published. A group of an earlier process is returned as it is; of a group that was cut short, verified
         trajectories are kept, except in lockstep, where the group is sampled again as a whole."""
         group_id = f"s{step:06d}-g{index:04d}"
         if (stored := self._stored(step, group_id, task)) is not None:
-            self.progress("group")
             return stored
         trajectories = await self._sample(step, group_id, task)
         verdict, fallback, seconds = await self._grade(step, group_id, task, trajectories)
         credit = compute_credit(trajectories, verdict, self.credit, fallback)
         group = Group(group_id, step, task.id, [t.id for t in trajectories], verdict, credit)
         publish_json(self.layout.group(step, group_id), to_plain(group), self.epoch)
-        self.progress("group")
         return FinishedGroup(group, task, trajectories, seconds)
 
     async def _grade(
@@ -103,7 +104,10 @@ class GroupPipeline:
         outcomes = {t.passed for t in trajectories if t.valid}
         if outcomes != {True, False}:
             return None, None, 0.0
-        return await self.grading.grade(self.layout.workspace(step, group_id), group_id, task, trajectories)
+        self.progress("grading")
+        answer = await self.grading.grade(self.layout.workspace(step, group_id), group_id, task, trajectories)
+        self.progress("graded")
+        return answer
 
     async def _sample(self, step: int, group_id: str, task: Task) -> list[Trajectory]:
         keys = [SessionKey(self.seed, "train", step, group_id, member) for member in range(self.group_size)]
@@ -111,7 +115,7 @@ class GroupPipeline:
 
         def keep(trajectory: Trajectory) -> None:
             publish_json(self.layout.trajectory(step, trajectory.id), to_plain(trajectory), self.epoch)
-            self.progress("trajectory")
+            self.progress("verified")
 
         fresh = await self.sampler.sample([k for k in keys if k.trajectory_id not in known], task, keep)
         return sorted([*known.values(), *fresh], key=lambda t: t.member)

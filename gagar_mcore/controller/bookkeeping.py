@@ -1,0 +1,89 @@
+"""What a run keeps in order beside its steps: metrics, report, retention, room on the disk."""
+
+import asyncio
+import shutil
+import time
+from types import TracebackType
+from typing import Self
+
+from gagar_mcore.controller.run import Run
+from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.records.lineage import current_lineage
+from gagar_mcore.records.store import MANIFEST, read_json
+from gagar_mcore.tracking.console import Console
+from gagar_mcore.tracking.metrics import Metrics, scan_metrics
+from gagar_mcore.tracking.tracker import open_tracker
+from gagar_mcore.viewer.report import write_report
+
+DISK_POLL_SECONDS = 5.0
+
+
+class DiskFull(RuntimeError):
+    """The disk stayed too full for longer than the recipe allows."""
+
+
+def recorded_metrics(layout: RunLayout, step: int) -> Metrics:
+    """All that the stages of `step` have published; step 0 is the evaluation of the initial policy."""
+    parts = [layout.step_metrics(step, "collect"), layout.step_metrics(step, "train")]
+    metrics = {name: value for part in parts if part.exists() for name, value in read_json(part).items()}
+    if (summary := layout.evaluation(step) / "summary.json").exists():
+        metrics |= {f"eval/{name}": value for name, value in read_json(summary).items()}
+    return metrics
+
+
+class Bookkeeper:
+    """Logs each step once, from what is published, so that a restart logs what a kill left unlogged."""
+
+    def __init__(self, run: Run, console: Console) -> None:
+        self._run, self._console = run, console
+        self._tracker = open_tracker(
+            run.layout.root, run.recipe.tracking, run.recipe.name, run.recipe.model_dump(mode="json"), console.message
+        )
+        self._logged = max(scan_metrics(run.layout.metrics).steps, default=-1)
+
+    def __enter__(self) -> Self:
+        for step, metrics in scan_metrics(self._run.layout.metrics).steps.items():
+            self._console.step_finished(step, metrics)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._tracker.close()
+        write_report(self._run.layout.root)
+
+    def log_through(self, step: int) -> None:
+        """Log every step up to `step` that is not logged yet."""
+        for number in range(self._logged + 1, step + 1):
+            metrics = recorded_metrics(self._run.layout, number)
+            self._tracker.log(number, metrics)
+            self._console.step_finished(number, metrics)
+        self._logged = max(self._logged, step)
+
+    def tidy(self, step: int) -> None:
+        """Delete weights and checkpoints beyond the retention of the recipe; never the newest of either."""
+        keep = self._run.recipe.retention
+        lineage = current_lineage(self._run.layout)
+        for folder, count in (("weights", keep.weights), ("checkpoints", keep.checkpoints)):
+            published = sorted((self._run.layout.root / folder).glob(f"*/{MANIFEST}"), key=lambda p: _place(p.parent.name))
+            for manifest in published[: -count or None] if count else []:
+                if _place(manifest.parent.name) < (lineage, step):
+                    manifest.unlink()  # from here on it is not published
+                    shutil.rmtree(manifest.parent)
+
+    async def wait_for_disk(self) -> None:
+        """Pause while less than `retention.min_free_disk_mb` is free. Raises DiskFull after `retention.disk_wait_s`."""
+        keep = self._run.recipe.retention
+        deadline = time.monotonic() + keep.disk_wait_s
+        told = False
+        while (free := shutil.disk_usage(self._run.layout.root).free >> 20) < keep.min_free_disk_mb:
+            shortage = f"{self._run.layout.root}: {free} MB free, retention.min_free_disk_mb asks for {keep.min_free_disk_mb}"
+            if time.monotonic() > deadline:
+                raise DiskFull(shortage)
+            if not told:
+                self._console.message(f"paused: {shortage}")
+                told = True
+            await asyncio.sleep(DISK_POLL_SECONDS)
+
+
+def _place(name: str) -> tuple[int, int]:
+    lineage, number = name.split("-")
+    return int(lineage), int(number)

@@ -1,0 +1,87 @@
+"""The step loop: collect, publish the batch, take the new weights, evaluate, log."""
+
+import time
+from functools import partial
+
+from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.controller.bookkeeping import Bookkeeper
+from gagar_mcore.controller.progress import StepProgress
+from gagar_mcore.controller.run import Run, open_run
+from gagar_mcore.controller.services import Services, start_services
+from gagar_mcore.evals.cleanliness import is_clean
+from gagar_mcore.evals.evaluate import evaluate
+from gagar_mcore.records.store import publish_directory, publish_json
+from gagar_mcore.rollout.batching import fill_batch
+from gagar_mcore.rollout.collect import Collection, collect
+from gagar_mcore.rollout.metrics import collection_metrics
+from gagar_mcore.tracking.console import Console
+
+
+async def train(recipe: Recipe, resume: bool, console: Console) -> None:
+    """Run the recipe to its last step. After a kill at any moment `resume` goes on: what is published is not made again."""
+    with open_run(recipe, resume) as run, Bookkeeper(run, console) as books:
+        progress = StepProgress(console, recipe.rollout)
+        async with start_services(run, progress.event, console.message) as services:
+            position = run.position
+            await evaluate_if_due(run, services, run.next_step - 1, console)
+            books.log_through(run.next_step - 1)
+            for step in range(run.next_step, recipe.train.steps + 1):
+                await books.wait_for_disk()
+                collection = await collect_step(run, services, step, position, progress)
+                position = publish_batch(run, collection)
+                weights = await services.trainer.weights(step)
+                await services.engine.load_weights(weights, step)
+                await evaluate_if_due(run, services, step, console)
+                books.log_through(step)
+                books.tidy(step)
+            await services.trainer.finish()
+
+
+async def collect_step(run: Run, services: Services, step: int, position: int, progress: StepProgress) -> Collection:
+    """Sample, grade and credit the groups of one step, and publish what it says in numbers."""
+    started = time.monotonic()
+    progress.begin()
+    rollout = run.recipe.rollout
+    collection = await collect(
+        services.pipeline,
+        services.order,
+        step,
+        position,
+        wanted=rollout.groups_per_step,
+        most=round(rollout.oversample * rollout.groups_per_step),
+        concurrent=rollout.concurrent_groups,
+        progress=progress.groups,
+    )
+    times = {"time/collect": time.monotonic() - started, "time/grade": sum(g.grading_seconds for g in collection.groups)}
+    metrics = collection_metrics(collection, is_clean) | times
+    publish_json(run.layout.step_metrics(step, "collect"), metrics, run.epoch.number)
+    return collection
+
+
+def publish_batch(run: Run, collection: Collection) -> int:
+    """Hand the step's batch to the trainer; returns the next data position."""
+    step, position = collection.step, collection.next_position
+    fill = partial(fill_batch, groups=collection.kept, step=step, next_position=position)
+    publish_directory(run.layout.batch(step), "batch", run.epoch.number, fill, run.fence)
+    return position
+
+
+async def evaluate_if_due(run: Run, services: Services, version: int, console: Console) -> None:
+    """Evaluate the first and the last weights, and every `train.eval_every`-th in between."""
+    recipe, tasks = run.recipe, services.heldout
+    every = recipe.train.eval_every
+    due = version in (0, recipe.train.steps) or (every > 0 and version % every == 0)
+    if not due or not tasks:
+        return
+    done = iter(range(1, len(tasks) + 1))
+    await evaluate(
+        run.layout,
+        services.sampler,
+        tasks,
+        version,
+        samples=recipe.train.eval_samples,
+        seed=recipe.seed,
+        epoch=run.epoch.number,
+        concurrent=recipe.rollout.concurrent_groups,
+        progress=lambda: console.stage("evaluate", next(done), len(tasks)),
+    )
