@@ -1,0 +1,1 @@
+"""Architectures: their configurations, Megatron modules and weight maps."""

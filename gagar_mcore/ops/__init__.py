@@ -1,0 +1,1 @@
+"""The advantage step: from a sequence's advantage and its tokens' log-probabilities to the policy loss."""

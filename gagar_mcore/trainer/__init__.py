@@ -1,0 +1,1 @@
+"""The Megatron trainer: reads step batches, writes weights, metrics and checkpoints."""

@@ -1,0 +1,146 @@
+"""Self-attention of MiMo-V2 for Megatron: per-layer key-value heads, rope base, window and sink, value width unlike key width."""
+
+from typing import Any
+
+import torch
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint, sharded_state_dict_default
+from torch import Tensor
+
+from gagar_mcore.models.mimo_v2 import MimoV2Config
+from gagar_mcore.models.packed import PackedSequences
+
+
+class MimoAttention(MegatronModule):
+    """Tensor parallel over key-value groups: `linear_qkv` has the rows `[queries | key | value]` of one group after another."""
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        model: MimoV2Config,
+        layer_number: int,
+        pg_collection: ProcessGroupCollection,
+        **_: Any,
+    ) -> None:
+        super().__init__(config=config)
+        layer = layer_number - 1  # Megatron counts from 1
+        self.tp_group = pg_collection.tp
+        self.head_dim, self.v_head_dim, self.rotary_dim = model.head_dim, model.v_head_dim, model.rotary_dim
+        self.value_scale = model.value_scale
+        self.groups = model.layer_kv_heads(layer) // self.tp_group.size()
+        self.queries = model.num_heads // model.layer_kv_heads(layer)
+        self.window = model.sliding_window if model.is_sliding(layer) else None
+        self.rope_theta = model.sliding_rope_theta if model.is_sliding(layer) else model.rope_theta
+        group_rows = (self.queries + 1) * model.head_dim + model.v_head_dim
+        self.linear_qkv = ColumnParallelLinear(
+            config.hidden_size,
+            model.layer_kv_heads(layer) * group_rows,
+            config=config,
+            init_method=config.init_method,
+            bias=False,
+            gather_output=False,
+            tp_group=self.tp_group,
+        )
+        self.linear_proj = RowParallelLinear(
+            model.num_heads * model.v_head_dim,
+            config.hidden_size,
+            config=config,
+            init_method=config.output_layer_init_method,
+            bias=False,
+            input_is_parallel=True,
+            skip_bias_add=True,
+            tp_group=self.tp_group,
+        )
+        self.sinks = self._make_sinks() if model.is_sliding(layer) else None
+
+    def _make_sinks(self) -> torch.nn.Parameter:
+        weight = self.linear_qkv.weight
+        sinks = torch.nn.Parameter(torch.zeros(self.groups * self.queries, dtype=weight.dtype, device=weight.device))
+        set_tensor_model_parallel_attributes(sinks, True, 0, 1)
+        return sinks
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None, *, packed_seq_params: PackedSequences, **_: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """hidden_states: `[T (over TP under sequence parallelism), 1, hidden]`; the output has the same shape, and no bias."""
+        rows, _bias = self.linear_qkv(hidden_states)
+        grouped = rows.view(rows.shape[0], self.groups, -1)
+        query, key, value = grouped.split([self.queries * self.head_dim, self.head_dim, self.v_head_dim], dim=-1)
+        query = query.reshape(query.shape[0], -1, self.head_dim)
+        cos, sin = rotary_table(packed_seq_params.positions, self.rope_theta, self.rotary_dim)
+        context = packed_attention(
+            rotate(query, cos, sin),
+            rotate(key, cos, sin),
+            value * self.value_scale,
+            packed_seq_params,
+            self.window,
+            self.sinks,
+        )
+        output: tuple[Tensor, Tensor | None] = self.linear_proj(context.flatten(1).unsqueeze(1))
+        return output
+
+    def sharded_state_dict(
+        self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        own = {} if self.sinks is None else {"sinks": self.sinks}
+        sharded = make_sharded_tensors_for_checkpoint(
+            own, prefix, {"sinks": 0}, sharded_offsets, tp_group=self.tp_group, dp_cp_group=(metadata or {})["dp_cp_group"]
+        )
+        for name, module in self.named_children():
+            sharded |= sharded_state_dict_default(module, f"{prefix}{name}.", sharded_offsets, metadata, tp_group=self.tp_group)
+        return sharded
+
+
+def rotary_table(positions: Tensor, theta: float, dim: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines `[T, 1, dim]` float32 for positions `[T]`."""
+    exponents = torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim
+    angles = positions[:, None].float() * (1.0 / theta**exponents)
+    angles = torch.cat([angles, angles], dim=-1)[:, None]
+    return angles.cos(), angles.sin()
+
+
+def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Half-rotate the first dimensions of `heads` `[T, heads, head_dim]`, as many as `cos` has, and keep the others."""
+    dim = cos.shape[-1]
+    turned, kept = heads[..., :dim], heads[..., dim:]
+    first, second = turned.chunk(2, dim=-1)
+    swapped = torch.cat([-second, first], dim=-1)
+    return torch.cat([turned * cos.to(heads.dtype) + swapped * sin.to(heads.dtype), kept], dim=-1)
+
+
+def packed_attention(
+    query: Tensor, key: Tensor, value: Tensor, packed: PackedSequences, window: int | None, sinks: Tensor | None
+) -> Tensor:
+    """Causal attention inside each packed sequence, at the cost of the padded block `[S, L]`, never of all tokens squared.
+
+    query `[T, H, d]`, key `[T, G, d]`, value `[T, G, dv]` with H a multiple of G; a query at place i sees the keys
+    j in `(i - window, i]`; sinks `[H]` are logits that take probability and give no value. Returns `[T, H, dv]`.
+    """
+    count, length = packed.block_shape
+    groups = key.shape[1]
+    queries = query.shape[1] // groups
+
+    def block(heads: Tensor) -> Tensor:  # [T, n, d] -> [S, n, L, d]
+        return heads.index_select(0, packed.gather).view(count, length, *heads.shape[1:]).transpose(1, 2)
+
+    shape = (count, groups, queries, length)
+    scores = block(query).reshape(count, groups, queries * length, -1) @ block(key).transpose(2, 3) * query.shape[-1] ** -0.5
+    scores = scores.view(*shape, length).float().masked_fill(hidden_keys(length, window, scores.device), float("-inf"))
+    if sinks is not None:
+        column = sinks.float().view(1, groups, queries, 1, 1).expand(*shape, 1)
+        scores = torch.cat([scores, column], dim=-1)
+    probabilities = scores.softmax(-1)[..., :length].to(value.dtype)
+    context = probabilities.reshape(count, groups, queries * length, length) @ block(value)
+    context = context.view(count, groups * queries, length, -1).transpose(1, 2).flatten(0, 1)
+    return context.index_select(0, packed.scatter)
+
+
+def hidden_keys(length: int, window: int | None, device: torch.device) -> Tensor:
+    """`[L, L]` bool, true where the query of the row must not see the key of the column."""
+    distance = torch.arange(length, device=device)[:, None] - torch.arange(length, device=device)
+    hidden = distance < 0
+    return hidden if window is None else hidden | (distance >= window)

@@ -1,0 +1,97 @@
+"""MiMo-V2 as a Megatron GPT model: transformer configuration and layer specifications."""
+
+from dataclasses import dataclass
+
+import torch
+from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_mlp_module_spec
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.torch_norm import WrappedTorchNorm
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
+
+from gagar_mcore.models.mimo_v2 import MimoV2Config
+from gagar_mcore.models.mimo_v2_attention import MimoAttention
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """Sizes of the model-parallel groups; tensor parallelism brings sequence parallelism with it."""
+
+    tp: int = 1
+    ep: int = 1
+
+
+def transformer_config(model: MimoV2Config, parallelism: Parallelism, router_bias_update_rate: float = 0.0) -> TransformerConfig:
+    """Float32, without fused kernels; losses are sums, so gradients are summed over ranks and micro-batches, never averaged."""
+    return TransformerConfig(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.ffn_size,
+        num_attention_heads=model.num_heads,
+        num_query_groups=model.kv_heads,
+        kv_channels=model.head_dim,
+        normalization="RMSNorm",
+        layernorm_epsilon=model.norm_eps,
+        add_bias_linear=False,
+        gated_linear_unit=True,
+        activation_func=torch.nn.functional.silu,
+        bias_activation_fusion=False,
+        bias_dropout_fusion=False,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        num_moe_experts=model.num_experts,
+        moe_ffn_hidden_size=model.moe_ffn_size,
+        moe_layer_freq=[int(moe) for moe in model.moe_layers],
+        moe_router_topk=model.top_k,
+        moe_router_topk_scaling_factor=model.routed_scaling,
+        moe_router_score_function="sigmoid",
+        moe_router_enable_expert_bias=True,
+        moe_router_bias_update_rate=router_bias_update_rate,
+        moe_router_load_balancing_type="none",
+        moe_router_dtype="fp32",
+        moe_token_dispatcher_type="alltoall",
+        moe_grouped_gemm=False,
+        tensor_model_parallel_size=parallelism.tp,
+        sequence_parallel=parallelism.tp > 1,
+        expert_model_parallel_size=parallelism.ep,
+        expert_tensor_parallel_size=1,
+        params_dtype=torch.float32,
+        pipeline_dtype=torch.float32,
+        perform_initialization=False,
+        use_cpu_initialization=not torch.cuda.is_available(),
+        transformer_impl="local",
+        gradient_accumulation_fusion=False,
+        deallocate_pipeline_outputs=False,
+        calculate_per_token_loss=True,
+    )
+
+
+def build_model(model: MimoV2Config, config: TransformerConfig) -> GPTModel:
+    """The local shard of the model, weights not yet set. Its forward pass takes tokens `[1, T]` with
+    `packed_seq_params=packed_sequences(...)` and returns logits `[1, T, vocabulary / TP]`."""
+    spec = TransformerBlockSubmodules(
+        layer_specs=[_layer_spec(model, moe) for moe in model.moe_layers], layer_norm=WrappedTorchNorm
+    )
+    gpt = GPTModel(config, spec, model.vocab_size, model.max_positions, position_embedding_type="none")
+    for name, parameter in gpt.named_parameters():
+        if ".experts." in name:
+            # Megatron leaves this set where EP is 1, and then loses the part of the gradient that lies on other TP ranks.
+            parameter.allreduce = False
+    return gpt
+
+
+def _layer_spec(model: MimoV2Config, moe: bool) -> ModuleSpec:
+    return ModuleSpec(
+        module=TransformerLayer,
+        submodules=TransformerLayerSubmodules(
+            input_layernorm=WrappedTorchNorm,
+            self_attention=ModuleSpec(module=MimoAttention, params={"model": model}),
+            self_attn_bda=get_bias_dropout_add,
+            pre_mlp_layernorm=WrappedTorchNorm,
+            mlp=get_mlp_module_spec(use_te=False, num_experts=model.num_experts if moe else None),
+            mlp_bda=get_bias_dropout_add,
+        ),
+    )

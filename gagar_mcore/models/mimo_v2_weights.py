@@ -1,0 +1,89 @@
+"""MiMo-V2 weights: which Megatron parameter is made of which tensors of a Hugging Face checkpoint."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gagar_mcore.models.mimo_v2 import MimoV2Config
+from gagar_mcore.models.shards import Form, GateUp, GroupedQkv, Replicated, Sharded
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`parameter` is the Megatron name in a model without pipeline parallelism; where `expert` is set, `{}` in it stands for
+    the number of the expert on its own rank. `tensors` are the checkpoint's names, in the order the form takes them."""
+
+    parameter: str
+    tensors: tuple[str, ...]
+    form: Form
+    expert: int | None = None
+
+
+def weight_rules(model: MimoV2Config) -> Iterator[Rule]:
+    """Every parameter and buffer of the model, in a fixed order."""
+    yield Rule("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), Sharded(0))
+    for layer in range(model.num_layers):
+        yield from _attention(model, layer)
+        yield from _experts(model, layer) if model.moe_layers[layer] else _dense(layer)
+    yield Rule("decoder.final_layernorm.weight", ("model.norm.weight",), Replicated())
+    yield Rule("output_layer.weight", ("lm_head.weight",), Sharded(0))
+
+
+def tensor_shapes(model: MimoV2Config) -> dict[str, tuple[int, ...]]:
+    """Every tensor of the checkpoint."""
+    hidden = model.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (model.vocab_size, hidden),
+        "model.norm.weight": (hidden,),
+        "lm_head.weight": (model.vocab_size, hidden),
+    }
+    for layer, moe in enumerate(model.moe_layers):
+        ours, kv_heads = f"model.layers.{layer}", model.layer_kv_heads(layer)
+        shapes |= {
+            f"{ours}.input_layernorm.weight": (hidden,),
+            f"{ours}.post_attention_layernorm.weight": (hidden,),
+            f"{ours}.self_attn.q_proj.weight": (model.num_heads * model.head_dim, hidden),
+            f"{ours}.self_attn.k_proj.weight": (kv_heads * model.head_dim, hidden),
+            f"{ours}.self_attn.v_proj.weight": (kv_heads * model.v_head_dim, hidden),
+            f"{ours}.self_attn.o_proj.weight": (hidden, model.num_heads * model.v_head_dim),
+        }
+        if model.is_sliding(layer):
+            shapes[f"{ours}.self_attn.attention_sink_bias"] = (model.num_heads,)
+        if moe:
+            shapes[f"{ours}.mlp.gate.weight"] = (model.num_experts, hidden)
+            shapes[f"{ours}.mlp.gate.e_score_correction_bias"] = (model.num_experts,)
+        names = [f"{ours}.mlp.experts.{j}" for j in range(model.num_experts)] if moe else [f"{ours}.mlp"]
+        size = model.moe_ffn_size if moe else model.ffn_size
+        for name in names:
+            shapes |= {f"{name}.gate_proj.weight": (size, hidden), f"{name}.up_proj.weight": (size, hidden)}
+            shapes[f"{name}.down_proj.weight"] = (hidden, size)
+    return shapes
+
+
+def _attention(model: MimoV2Config, layer: int) -> Iterator[Rule]:
+    theirs, ours = f"decoder.layers.{layer}", f"model.layers.{layer}"
+    groups = model.layer_kv_heads(layer)
+    qkv = GroupedQkv(groups, (model.num_heads // groups * model.head_dim, model.head_dim, model.v_head_dim))
+    projections = tuple(f"{ours}.self_attn.{part}_proj.weight" for part in "qkv")
+    yield Rule(f"{theirs}.input_layernorm.weight", (f"{ours}.input_layernorm.weight",), Replicated())
+    yield Rule(f"{theirs}.self_attention.linear_qkv.weight", projections, qkv)
+    yield Rule(f"{theirs}.self_attention.linear_proj.weight", (f"{ours}.self_attn.o_proj.weight",), Sharded(1))
+    if model.is_sliding(layer):
+        yield Rule(f"{theirs}.self_attention.sinks", (f"{ours}.self_attn.attention_sink_bias",), Sharded(0))
+    yield Rule(f"{theirs}.pre_mlp_layernorm.weight", (f"{ours}.post_attention_layernorm.weight",), Replicated())
+
+
+def _dense(layer: int) -> Iterator[Rule]:
+    theirs, ours = f"decoder.layers.{layer}.mlp", f"model.layers.{layer}.mlp"
+    yield Rule(f"{theirs}.linear_fc1.weight", (f"{ours}.gate_proj.weight", f"{ours}.up_proj.weight"), GateUp())
+    yield Rule(f"{theirs}.linear_fc2.weight", (f"{ours}.down_proj.weight",), Sharded(1))
+
+
+def _experts(model: MimoV2Config, layer: int) -> Iterator[Rule]:
+    theirs, ours = f"decoder.layers.{layer}.mlp", f"model.layers.{layer}.mlp"
+    yield Rule(f"{theirs}.router.weight", (f"{ours}.gate.weight",), Replicated())
+    yield Rule(f"{theirs}.router.expert_bias", (f"{ours}.gate.e_score_correction_bias",), Replicated())
+    for expert in range(model.num_experts):
+        local, whole = f"{theirs}.experts.local_experts.{{}}", f"{ours}.experts.{expert}"
+        gate_up = (f"{whole}.gate_proj.weight", f"{whole}.up_proj.weight")
+        yield Rule(f"{local}.linear_fc1.weight", gate_up, GateUp(), expert)
+        yield Rule(f"{local}.linear_fc2.weight", (f"{whole}.down_proj.weight",), Replicated(), expert)

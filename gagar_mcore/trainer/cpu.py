@@ -1,0 +1,105 @@
+"""Megatron-Core without a GPU.
+
+Megatron asks CUDA for its device, its streams and its random state, and some of its code takes a CPU tensor for one that is
+already where it belongs. `enable` answers those questions for the CPU. It is global, because what it replaces is, and it does
+nothing where CUDA is present.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def enable() -> None:
+    """Call once, before anything of Megatron is built."""
+    if torch.cuda.is_available():
+        return
+    _answer_device_questions()
+    _allocate_on_cpu()
+    _use_cpu_random_state()
+    _name_types_as_cuda()
+    _split_sizes_as_lists()
+
+
+class _Stream:
+    """Stands for a CUDA stream or event: CPU work is already done when anyone waits for it."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def wait_stream(self, _: Any) -> None: ...
+
+    def wait_event(self, _: Any) -> None: ...
+
+    def record_event(self, *_: Any) -> "_Stream":
+        return self
+
+    def synchronize(self) -> None: ...
+
+
+def _answer_device_questions() -> None:
+    cuda: Any = torch.cuda
+    stream = _Stream()
+    cuda.current_device = lambda: "cpu"
+    cuda.synchronize = cuda.empty_cache = lambda *_, **__: None
+    cuda.Stream = cuda.Event = _Stream
+    cuda.current_stream = cuda.default_stream = lambda *_: stream
+    cuda.stream = lambda _: contextlib.nullcontext()
+    tensor: Any = torch.Tensor
+    tensor.cuda = lambda self, *_, **__: self
+
+
+def _allocate_on_cpu() -> None:
+    """Literal `device="cuda"` in Megatron's schedules, optimizer and gradient clipping."""
+    for name in ("tensor", "zeros", "ones", "empty", "full", "arange"):
+        setattr(torch, name, _on_cpu(getattr(torch, name)))
+
+
+def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(factory)
+    def allocate(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if str(kwargs.get("device", "")).startswith("cuda"):
+            kwargs["device"] = "cpu"
+        return factory(*args, **kwargs)
+
+    return allocate
+
+
+def _use_cpu_random_state() -> None:
+    from megatron.core.tensor_parallel import random
+
+    cuda: Any = torch.cuda
+
+    def get_state(*_: Any, **__: Any) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def set_state(state: torch.Tensor, *_: Any, **__: Any) -> None:
+        torch.set_rng_state(state)
+
+    cuda.manual_seed = torch.manual_seed
+    cuda.get_rng_state = cuda.random.get_rng_state = get_state
+    random._get_cuda_rng_state, random._set_cuda_rng_state = get_state, set_state
+
+
+def _name_types_as_cuda() -> None:
+    """The distributed optimizer compares `parameter.type()` with the names of CUDA types."""
+    tensor: Any = torch.Tensor
+    original = tensor.type
+
+    def type_(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        name = original(self, *args, **kwargs)
+        return name.replace("torch.", "torch.cuda.", 1) if isinstance(name, str) else name
+
+    tensor.type = type_
+
+
+def _split_sizes_as_lists() -> None:
+    """The token dispatcher turns split sizes into numpy only while it copies them from a GPU; all-to-all needs it always."""
+    from megatron.core.transformer.moe import moe_utils, token_dispatcher
+
+    def to_host(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
+
+    moe_utils.maybe_move_tensor_to_cpu = token_dispatcher.maybe_move_tensor_to_cpu = to_host

@@ -1,0 +1,59 @@
+"""The part of a step that one forward pass takes, as tensors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from gagar_mcore.models.packed import PackedSequences
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTokens:
+    """Whole sequences end to end, filled up to a multiple of TP by one more sequence of zeros.
+
+    tokens `[T]` int64; scored `[N]` int64: ascending positions of the tokens whose log-prob the loss needs, none of them
+    first of its sequence."""
+
+    tokens: Tensor
+    packed: "PackedSequences"
+    scored: Tensor
+
+
+def pack_tokens(
+    tokens: npt.NDArray[np.int32], cu_seqlens: npt.NDArray[np.int64], scored: npt.NDArray[np.bool_], tp: int
+) -> PackedTokens:
+    """tokens, scored `[T]`, cu_seqlens `[S + 1]`. Raises ValueError where the first token of a sequence is to be scored:
+    nothing predicts it."""
+    from gagar_mcore.models.packed import packed_sequences
+
+    starts = cu_seqlens[:-1]
+    if scored[starts].any():
+        raise ValueError("a sequence's first token has loss weight, but nothing predicts it; its mask must be 0")
+    fill = -len(tokens) % tp or (0 if len(tokens) else tp)
+    filled = np.concatenate([tokens, np.zeros(fill, tokens.dtype)])
+    bounds = np.append(cu_seqlens, len(filled)) if fill else cu_seqlens
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return PackedTokens(
+        tokens=torch.as_tensor(filled, dtype=torch.int64, device=device),
+        packed=packed_sequences(torch.as_tensor(bounds, dtype=torch.int64, device=device)),
+        scored=torch.as_tensor(np.flatnonzero(scored), device=device),
+    )
+
+
+def select(
+    column: npt.NDArray[np.generic], cu_seqlens: npt.NDArray[np.int64], sequences: Sequence[int]
+) -> npt.NDArray[np.generic]:
+    """The entries `[T']` of a per-token column `[T]` that belong to `sequences`, in their order."""
+    parts = [column[cu_seqlens[i] : cu_seqlens[i + 1]] for i in sequences]
+    return np.concatenate(parts) if parts else column[:0]
+
+
+def select_bounds(cu_seqlens: npt.NDArray[np.int64], sequences: Sequence[int]) -> npt.NDArray[np.int64]:
+    """The `cu_seqlens` of what `select` returns."""
+    return np.cumsum([0, *(cu_seqlens[i + 1] - cu_seqlens[i] for i in sequences)], dtype=np.int64)

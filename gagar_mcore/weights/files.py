@@ -1,0 +1,42 @@
+"""Checkpoint directories in Hugging Face format."""
+
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from gagar_mcore.records.store import MANIFEST
+
+TensorReader = Callable[[str], Tensor]
+
+
+def open_tensors(directory: Path) -> TensorReader:
+    """A function that reads one tensor by name from the safetensors files of `directory`.
+    Raises ValueError where there are none, or where a name is asked for that none of them holds."""
+    files = [safe_open(path, framework="pt") for path in sorted(directory.glob("*.safetensors"))]
+    if not files:
+        raise ValueError(f"{directory}: holds no safetensors file")
+    home = {name: file for file in files for name in file.keys()}  # noqa: SIM118  (not a mapping)
+
+    def read(name: str) -> Tensor:
+        if name not in home:
+            raise ValueError(f"{directory}: holds no tensor {name}; its config.json describes another model")
+        tensor: Tensor = home[name].get_tensor(name)
+        return tensor
+
+    return read
+
+
+def write_tensors(tensors: Iterable[tuple[str, Tensor]], directory: Path) -> None:
+    """One `model.safetensors`; equal tensors give equal bytes."""
+    save_file({name: tensor.contiguous() for name, tensor in tensors}, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def copy_companions(source: Path, directory: Path) -> None:
+    """Everything of a checkpoint but its weights: configuration, tokenizer, generation defaults."""
+    for path in sorted(source.iterdir()):
+        if path.is_file() and path.suffix != ".safetensors" and path.name != MANIFEST and not path.name.endswith(".index.json"):
+            shutil.copyfile(path, directory / path.name)
