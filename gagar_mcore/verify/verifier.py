@@ -16,14 +16,15 @@ _RUN = 'mkdir -p "${1%/*}"; if [ -x "$2" ]; then exec "$2"; else exec bash "$2";
 
 
 @dataclass(frozen=True, slots=True)
-class TestRun:
+class SuiteRun:
     """One run of a task's tests. `tests` holds what the report says of any test. `problem`: why there is no usable report.
-    `patch_refused`: the patch did not apply, so nothing ran."""
+    `patch_refused`: the patch did not apply, so nothing ran. `fault`: what this machine lacks to run anything."""
 
     tests: dict[str, TestStatus] = field(default_factory=dict)
     output: str = ""
     problem: str | None = None
     patch_refused: bool = False
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +43,30 @@ class Verifier:
         then is it an infrastructure error, which no patch can bring about. Raises SandboxUnavailable."""
         started = time.monotonic()
         run = await self._judge(task, patch)
-        fault = await self._fault(task) if run.problem and not run.patch_refused else None
+        fault = run.fault or (await self._fault(task) if run.problem and not run.patch_refused else None)
         tests = {name: run.tests.get(name, "missing") for name in (*task.fail_to_pass, *task.pass_to_pass)}
         passed = fault is None and run.problem is None and all(status == "passed" for status in tests.values())
         output = "\n".join(filter(None, (run.output, run.problem)))[-OUTPUT_CHARACTERS:]
         return Verification(float(passed), tests, output, time.monotonic() - started, fault)
 
-    async def run_tests(self, task: Task, patch: str) -> TestRun:
+    async def run_tests(self, task: Task, patch: str) -> SuiteRun:
         """One run in a fresh sandbox, on the untouched repository where `patch` is "". Raises SandboxLost, SandboxUnavailable."""
         spec = SandboxSpec(task.repository, task.workdir, {TESTS: task.tests}, self.limits)
         sandbox = await self.pool.acquire(spec)
         try:
-            if patch and (refusal := await self._apply(sandbox, patch)):
-                return TestRun(problem=refusal, patch_refused=True)
-            return await self._test(sandbox, task)
+            refused = await self._apply(sandbox, patch) if patch else None
+            return refused or await self._test(sandbox, task)
         finally:
             await sandbox.close()
 
-    async def _judge(self, task: Task, patch: str) -> TestRun:
+    async def _judge(self, task: Task, patch: str) -> SuiteRun:
         if not patch.strip():
-            return TestRun(problem="the patch is empty", patch_refused=True)
+            return SuiteRun(problem="the patch is empty", patch_refused=True)
         if patch.startswith(NO_PATCH):
-            return TestRun(problem=patch.strip(), patch_refused=True)
+            return SuiteRun(problem=patch.strip(), patch_refused=True)
         return await self._run_persistently(task, patch)
 
-    async def _run_persistently(self, task: Task, patch: str) -> TestRun:
+    async def _run_persistently(self, task: Task, patch: str) -> SuiteRun:
         """A lost sandbox is tried once more."""
         try:
             return await self.run_tests(task, patch)
@@ -75,34 +75,34 @@ class Verifier:
         try:
             return await self.run_tests(task, patch)
         except SandboxLost as error:
-            return TestRun(problem=f"sandbox lost: {error}")
+            return SuiteRun(problem=f"sandbox lost: {error}")
 
     async def _fault(self, task: Task) -> str | None:
         """Why the tests cannot run here at all, None where they can."""
         control = await self._run_persistently(task, "")
         return control.problem and f"the tests do not run on the untouched repository either: {control.problem}"
 
-    async def _apply(self, sandbox: Sandbox, patch: str) -> str | None:
-        """Why the patch does not apply, None where it does."""
+    async def _apply(self, sandbox: Sandbox, patch: str) -> SuiteRun | None:
+        """None where the patch is in place."""
         data = patch.encode(errors="surrogateescape")
         command = ["git", "apply", "--whitespace=nowarn", "-"]
         result = await sandbox.exec(command, timeout_s=self.timeout_s, stdin=data, env=GIT_ENVIRONMENT)
         if result.outcome == "exited" and result.exit_code in (126, 127):
-            raise SandboxLost("the sandbox has no git")
+            return SuiteRun(fault="git does not start in the sandbox; install it", patch_refused=True)
         if result.outcome == "exited" and result.exit_code == 0:
             return None
-        return f"the patch does not apply: {_ending(result)}\n{_text(result)}"
+        return SuiteRun(problem=f"the patch does not apply: {_ending(result)}\n{_text(result)}", patch_refused=True)
 
-    async def _test(self, sandbox: Sandbox, task: Task) -> TestRun:
+    async def _test(self, sandbox: Sandbox, task: Task) -> SuiteRun:
         command = ["sh", "-c", _RUN, "sh", REPORT, f"{TESTS}/test.sh"]
         result = await sandbox.exec(command, timeout_s=min(self.timeout_s, task.verifier_timeout_s))
         output = _text(result)
         if result.outcome != "exited" or result.exit_code >= 128:
-            return TestRun(output=output, problem=f"the tests were cut short: {_ending(result)}")
+            return SuiteRun(output=output, problem=f"the tests were cut short: {_ending(result)}")
         try:
-            return TestRun(parse_report(await sandbox.read(REPORT, MAX_REPORT_BYTES)), output)
+            return SuiteRun(parse_report(await sandbox.read(REPORT, MAX_REPORT_BYTES)), output)
         except (OSError, ReportError) as error:
-            return TestRun(output=output, problem=f"no usable report ({_ending(result)}): {error}")
+            return SuiteRun(output=output, problem=f"no usable report ({_ending(result)}): {error}")
 
 
 def _ending(result: ExecResult) -> str:
