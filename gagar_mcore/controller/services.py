@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from gagar_mcore.agent.registry import tool_set
 from gagar_mcore.agent.renderer import Renderer
@@ -24,13 +25,12 @@ from gagar_sandbox.types import Limits, SandboxPool
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
-    """The live parts of a run, closed together in reverse order of their start."""
+class RolloutServices:
+    """What stage a needs alive."""
 
     engine: Engine
     sampler: Sampler
     pipeline: GroupPipeline
-    trainer: TrainerClient
     order: TaskOrder
     heldout: list[Task]
 
@@ -62,20 +62,27 @@ def build_sampler(recipe: Recipe, engine: Engine, pool: SandboxPool, renderer: R
 
 
 @asynccontextmanager
-async def start_services(run: Run, progress: Callable[[Event], None], message: Callable[[str], None]) -> AsyncIterator[Services]:
-    """Start what the run needs; the engine holds the newest weights once the trainer has published them."""
+async def start_trainer(run: Run) -> AsyncIterator[TrainerClient]:
+    """The trainer of this run, at work on the batches that its newest checkpoint does not cover."""
+    trainer = TrainerClient(run.layout, run.recipe, run.epoch.number)
+    await trainer.start()
+    try:
+        yield trainer
+    finally:
+        await trainer.stop()
+
+
+@asynccontextmanager
+async def start_rollout(
+    run: Run, weights: Path, version: int, progress: Callable[[Event], None], message: Callable[[str], None]
+) -> AsyncIterator[RolloutServices]:
+    """Sandboxes, tasks and the engine with `weights`, closed together in reverse order of their start."""
     recipe, layout = run.recipe, run.layout
     async with AsyncExitStack() as stack:
         pool = LocalPool(recipe.sandbox.concurrency)
         stack.push_async_callback(pool.close)
         message("preparing tasks")
-        training, heldout = await training_and_heldout(recipe.tasks, layout.root / "tasks", pool)
-        trainer = TrainerClient(layout, recipe, run.epoch.number)
-        stack.push_async_callback(trainer.stop)
-        await trainer.start()
-        message("waiting for the trainer's weights")
-        version = run.next_step - 1
-        weights = await trainer.weights(version)
+        training, heldout = await training_and_heldout(recipe.tasks, layout.root / "tasks", pool, run.epoch.number)
         engine = await start_embedded(
             weights,
             version,
@@ -96,4 +103,4 @@ async def start_services(run: Run, progress: Callable[[Event], None], message: C
             credit=credit_params(recipe),
             progress=progress,
         )
-        yield Services(engine, sampler, pipeline, trainer, TaskOrder(training, recipe.seed), heldout)
+        yield RolloutServices(engine, sampler, pipeline, TaskOrder(training, recipe.seed), heldout)

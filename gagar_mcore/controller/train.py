@@ -7,10 +7,11 @@ from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.bookkeeping import Bookkeeper
 from gagar_mcore.controller.progress import StepProgress
 from gagar_mcore.controller.run import Run, open_run
-from gagar_mcore.controller.services import Services, start_services
+from gagar_mcore.controller.services import RolloutServices, start_rollout, start_trainer
 from gagar_mcore.evals.cleanliness import is_clean
 from gagar_mcore.evals.evaluate import evaluate
-from gagar_mcore.records.store import publish_directory, publish_json
+from gagar_mcore.records.epochs import min_batch_epoch, read_epochs
+from gagar_mcore.records.store import publish_directory, publish_json, set_aside_stale
 from gagar_mcore.rollout.batching import fill_batch
 from gagar_mcore.rollout.collect import Collection, collect
 from gagar_mcore.rollout.metrics import collection_metrics
@@ -20,24 +21,35 @@ from gagar_mcore.tracking.console import Console
 async def train(recipe: Recipe, resume: bool, console: Console) -> None:
     """Run the recipe to its last step. After a kill at any moment `resume` goes on: what is published is not made again."""
     with open_run(recipe, resume) as run, Bookkeeper(run, console) as books:
+        version, position, progress = run.next_step - 1, run.position, StepProgress(console, recipe.rollout)
+        async with start_trainer(run) as trainer:
+            weights = await trainer.weights(version)
+            async with start_rollout(run, weights, version, progress.event, console.message) as services:
+                await evaluate_if_due(run, services, version, console)
+                books.log_through(version)
+                for step in range(run.next_step, recipe.train.steps + 1):
+                    await books.wait_for_disk()
+                    collection = await collect_step(run, services, step, position, progress)
+                    position = publish_batch(run, collection)
+                    weights = await trainer.weights(step)
+                    await services.engine.load_weights(weights, step)
+                    await evaluate_if_due(run, services, step, console)
+                    books.log_through(step)
+                    books.tidy(step)
+                await trainer.finish()
+
+
+async def rollout(recipe: Recipe, console: Console) -> Collection:
+    """Stage a alone: collect the next step with the initial weights and publish its batch, which `train --resume` applies."""
+    with open_run(recipe, resume=False) as run:
         progress = StepProgress(console, recipe.rollout)
-        async with start_services(run, progress.event, console.message) as services:
-            position = run.position
-            await evaluate_if_due(run, services, run.next_step - 1, console)
-            books.log_through(run.next_step - 1)
-            for step in range(run.next_step, recipe.train.steps + 1):
-                await books.wait_for_disk()
-                collection = await collect_step(run, services, step, position, progress)
-                position = publish_batch(run, collection)
-                weights = await services.trainer.weights(step)
-                await services.engine.load_weights(weights, step)
-                await evaluate_if_due(run, services, step, console)
-                books.log_through(step)
-                books.tidy(step)
-            await services.trainer.finish()
+        async with start_rollout(run, run.layout.weights(0), 0, progress.event, console.message) as services:
+            collection = await collect_step(run, services, 1, 0, progress)
+        publish_batch(run, collection)
+        return collection
 
 
-async def collect_step(run: Run, services: Services, step: int, position: int, progress: StepProgress) -> Collection:
+async def collect_step(run: Run, services: RolloutServices, step: int, position: int, progress: StepProgress) -> Collection:
     """Sample, grade and credit the groups of one step, and publish what it says in numbers."""
     started = time.monotonic()
     progress.begin()
@@ -61,12 +73,14 @@ async def collect_step(run: Run, services: Services, step: int, position: int, p
 def publish_batch(run: Run, collection: Collection) -> int:
     """Hand the step's batch to the trainer; returns the next data position."""
     step, position = collection.step, collection.next_position
+    min_epoch = min_batch_epoch(read_epochs(run.layout), step)
+    set_aside_stale(run.layout.batch(step), "batch", min_epoch)
     fill = partial(fill_batch, groups=collection.kept, step=step, next_position=position)
     publish_directory(run.layout.batch(step), "batch", run.epoch.number, fill, run.fence)
     return position
 
 
-async def evaluate_if_due(run: Run, services: Services, version: int, console: Console) -> None:
+async def evaluate_if_due(run: Run, services: RolloutServices, version: int, console: Console) -> None:
     """Evaluate the first and the last weights, and every `train.eval_every`-th in between."""
     recipe, tasks = run.recipe, services.heldout
     every = recipe.train.eval_every

@@ -1,0 +1,43 @@
+# Two commands for a first hour: `make smoke` and `make test`. Both install what they need into .venv once and then work offline.
+PYTHON ?= python3
+# Another package index for torch, for a CPU build where the default one carries CUDA (empty: the default index).
+TORCH_INDEX ?=
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+TORCH := $(shell sed -n 's/^torch==/torch==/p' requirements.lock)
+SMOKE_OUTPUT ?= runs/smoke
+SMOKE_ARGS ?=
+
+.PHONY: smoke test lint clean
+
+smoke: $(VENV)/.installed
+	@rm -rf "$(SMOKE_OUTPUT)"
+	$(RUN) -m gagar_mcore.cli train launch/recipes/tiny.yaml output="$(SMOKE_OUTPUT)" $(SMOKE_ARGS)
+
+test: $(VENV)/.installed-dev
+	$(RUN) -m pytest
+
+lint: $(VENV)/.installed-dev
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'gagar needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...' >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo 'python3 -m venv failed: install your system'"'"'s python3-venv package' >&2; exit 1; }
+
+$(VENV)/.installed: requirements.lock pyproject.toml | $(VENV)/bin/python
+	$(if $(TORCH_INDEX),$(RUN) -m pip install --index-url "$(TORCH_INDEX)" "$(TORCH)")
+	$(RUN) -m pip install -r requirements.lock
+	$(RUN) -m pip install --no-deps -e .
+	@touch $@
+
+$(VENV)/.installed-dev: requirements-dev.lock $(VENV)/.installed
+	$(RUN) -m pip install -r requirements-dev.lock
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

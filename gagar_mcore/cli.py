@@ -1,0 +1,146 @@
+"""The command line: each command calls one function."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Teach code agents to write cleaner patches."
+)
+tasks_app = typer.Typer(no_args_is_help=True, help="Make and check tasks.")
+config_app = typer.Typer(no_args_is_help=True, help="Look at recipes.")
+app.add_typer(tasks_app, name="tasks")
+app.add_typer(config_app, name="config")
+
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's path, or the name of a shipped one.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY.PATH=VALUE]...", help="Fields that differ from the recipe.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run that an earlier process left.")]
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """What the user can mend is said on standard error, without a traceback; exit code 1."""
+    from gagar_mcore.controller.errors import EXPECTED
+
+    try:
+        yield
+    except EXPECTED as error:
+        print(f"gagar: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as error:
+        print("gagar: interrupted; continue with --resume", file=sys.stderr)
+        raise typer.Exit(130) from error
+
+
+@app.command()
+def train(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    resume: Resume = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, start nothing.")] = False,
+) -> None:
+    """Run a recipe to its last step: roll out, grade, credit, train, repeat."""
+    from gagar_mcore.controller.commands import plan, run_training
+
+    with one_line_errors():
+        if dry_run:
+            print(plan(recipe, overrides or []))
+        else:
+            run_training(recipe, overrides or [], resume)
+
+
+@app.command()
+def rollout(recipe: RecipeName, overrides: Overrides = None) -> None:
+    """Stage a alone: sample, verify, grade and credit the groups of one step, and write its batch."""
+    from gagar_mcore.controller.commands import run_rollout
+
+    with one_line_errors():
+        run_rollout(recipe, overrides or [])
+
+
+@app.command()
+def sft(recipe: RecipeName, overrides: Overrides = None) -> None:
+    """Supervised fine-tuning on demonstrations of the task generator: the cold start of a policy."""
+    from gagar_mcore.sft.run import run_sft
+
+    with one_line_errors():
+        run_sft(recipe, overrides or [])
+
+
+@app.command()
+def credit(
+    method: Annotated[str, typer.Option(help="gagar, grpo or downweight_only.")] = "gagar",
+    cap: Annotated[float, typer.Option(help="Upper bound of lambda.")] = 1.5,
+    min_valid: Annotated[int, typer.Option(help="A group with fewer valid trajectories is dropped.")] = 2,
+    input: Annotated[str, typer.Option("--in", help="File of JSON lines, one group each; - is standard input.")] = "-",
+    output: Annotated[str, typer.Option("--out", help="Where the answers go; - is standard output.")] = "-",
+) -> None:
+    """The credit step alone: groups in as JSON lines, advantages out."""
+    from gagar_mcore.integrations.jsonl_credit import credit_files
+
+    with one_line_errors():
+        raise typer.Exit(credit_files(input, output, method, cap, min_valid))
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
+    """Write report.html of a run, finished or not."""
+    from gagar_mcore.viewer.report import write_report
+
+    with one_line_errors():
+        print(write_report(run))
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine can run, with the mend for what it cannot."""
+    from gagar_mcore.launcher.doctor import print_diagnosis
+
+    raise typer.Exit(0 if print_diagnosis() else 1)
+
+
+@tasks_app.command("make")
+def tasks_make(
+    directory: Annotated[Path, typer.Argument(help="A folder that does not exist yet or is empty.")],
+    seed: Annotated[int, typer.Option(help="Decides every task.")],
+    count: Annotated[int, typer.Option(min=1, help="How many tasks.")],
+) -> None:
+    """Generate bug-repair tasks in the Harbor layout, each verified in a sandbox."""
+    from gagar_mcore.tasks.commands import make
+
+    with one_line_errors():
+        print(asyncio.run(make(seed, count, directory)))
+
+
+@tasks_app.command("check")
+def tasks_check(
+    directory: Annotated[Path, typer.Argument(help="A task, or a folder of tasks.")],
+    no_run: Annotated[bool, typer.Option("--no-run", help="Read and validate only.")] = False,
+) -> None:
+    """One line a task and a closing count; exit code 1 where any is unusable."""
+    from gagar_mcore.tasks.commands import check
+
+    with one_line_errors():
+        raise typer.Exit(0 if asyncio.run(check(directory, run=not no_run)) else 1)
+
+
+@config_app.command("show")
+def config_show(recipe: RecipeName, overrides: Overrides = None) -> None:
+    """The complete recipe, defaults included."""
+    from gagar_mcore.config.load import dump_recipe, load_recipe
+
+    with one_line_errors():
+        print(dump_recipe(load_recipe(recipe, overrides or [])), end="")
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""What `gagar train` and `gagar rollout` do."""
+
+import asyncio
+from collections.abc import Sequence
+
+from gagar_mcore.config.load import load_recipe
+from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.controller.preflight import preflight
+from gagar_mcore.controller.train import rollout, train
+from gagar_mcore.tracking.console import Console
+
+
+def plan(name: str, overrides: Sequence[str]) -> str:
+    """What a run of the recipe would be, once everything about it has been checked."""
+    recipe = load_recipe(name, overrides)
+    model = preflight(recipe)
+    t, r = recipe.trainer, recipe.rollout
+    lines = {
+        "recipe": f"{recipe.name}, method {recipe.method.name}, seed {recipe.seed}",
+        "model": f"{recipe.model.family}, {model.num_layers} layers, hidden {model.hidden_size}, {model.num_experts} experts",
+        "rollout": f"{r.groups_per_step} groups of {r.group_size}, at most {r.max_turns} turns and {r.max_context} tokens",
+        "layout": f"{t.world_size} ranks: TP {t.tp}, PP {t.pp}, CP {t.cp}, EP {t.ep}, DP {t.dp}",
+        "loss": f"{t.loss.name}, learning rate {t.optimizer.lr}",
+        "steps": f"{recipe.train.steps}, a checkpoint every {recipe.train.checkpoint_every}",
+        "output": recipe.output,
+    }
+    return "\n".join(f"{name:8} {value}" for name, value in lines.items())
+
+
+def run_training(name: str, overrides: Sequence[str], resume: bool) -> None:
+    recipe = load_recipe(name, overrides)
+    preflight(recipe)
+    with console_of(recipe) as console:
+        asyncio.run(train(recipe, resume, console))
+
+
+def run_rollout(name: str, overrides: Sequence[str]) -> None:
+    recipe = load_recipe(name, overrides)
+    preflight(recipe)
+    with console_of(recipe) as console:
+        collection = asyncio.run(rollout(recipe, console))
+    kept, dropped = len(collection.kept), collection.dropped()
+    print(f"{kept} groups kept, {dropped.total()} dropped {dict(dropped) or ''}; batch in {recipe.output}")
+
+
+def console_of(recipe: Recipe) -> Console:
+    return Console(f"gagar {recipe.name} · {recipe.method.name}", recipe.train.steps)

@@ -1,0 +1,36 @@
+"""What can be refused before anything starts: one line for each mistake."""
+
+from pathlib import Path
+
+from gagar_mcore.config.load import RecipeError
+from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.controller.run import initial_checkpoint
+from gagar_mcore.models.mimo_v2 import MimoV2Config, read_config
+from gagar_mcore.trainer.layout import check_layout
+
+
+def preflight(recipe: Recipe) -> MimoV2Config:
+    """The model's configuration, once recipe, checkpoint and layout fit together. Raises RecipeError."""
+    directory = initial_checkpoint(recipe)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        if not (directory / name).is_file():
+            raise RecipeError(f"model.init: {directory / name}: missing; a checkpoint directory holds it")
+    try:
+        model = read_config(directory)
+        check_layout(recipe.trainer, model)
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
+    _check_rollout(recipe, model)
+    if recipe.tasks.source == "harbor" and not (recipe.tasks.path and Path(recipe.tasks.path).is_dir()):
+        raise RecipeError(f"tasks.path: {recipe.tasks.path}: no such directory; name one that holds Harbor tasks")
+    return model
+
+
+def _check_rollout(recipe: Recipe, model: MimoV2Config) -> None:
+    rollout = recipe.rollout
+    if rollout.max_context > model.max_positions:
+        raise RecipeError(f"rollout.max_context: {rollout.max_context} exceeds the model's {model.max_positions} positions")
+    if rollout.max_new_tokens >= rollout.max_context:
+        raise RecipeError(f"rollout.max_new_tokens: {rollout.max_new_tokens} leaves no room in max_context {rollout.max_context}")
+    if recipe.method.min_valid > rollout.group_size:
+        raise RecipeError(f"method.min_valid: {recipe.method.min_valid} exceeds rollout.group_size {rollout.group_size}")
