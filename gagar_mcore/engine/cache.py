@@ -55,6 +55,7 @@ class PositionCache:
         self.layer_types: list[str] = config.layer_types
         self.window: int = config.sliding_window
         self.max_context = max_context
+        self.query_heads: int = config.num_attention_heads
         # transformers gives sliding layers of this family twice the key-value heads of global ones
         self.heads = {GLOBAL: config.num_key_value_heads, SLIDING: 2 * config.num_key_value_heads}
         sizes = [rows * self.heads[kind] * (max_context + 1) for kind in self.layer_types]
@@ -63,14 +64,16 @@ class PositionCache:
         self._access: dict[str, _Access] = {}
 
     def begin(self, chunk: Chunk) -> dict[str, Tensor]:
-        """Prepare for `chunk`; returns the additive mask `[n, 1, length, keys]` of each kind of layer."""
+        """Prepare for `chunk`; returns the additive mask of each kind of layer, `[n * heads, queries a head * length, keys]`."""
         longest = int((chunk.starts + chunk.lengths).max())
         queries = chunk.positions.clamp(max=longest - 1)
         masks = {}
         for kind in set(self.layer_types):
             keys = self._key_positions(chunk, longest, kind)
-            masks[kind] = _additive_mask(queries, keys, self.window if kind == SLIDING else None)
-            self._access[kind] = self._access_of(chunk, queries, keys, self.heads[kind])
+            mask = _additive_mask(queries, keys, self.window if kind == SLIDING else None)
+            heads = self.heads[kind]
+            masks[kind] = mask.repeat(1, heads, self.query_heads // heads, 1).flatten(0, 1)
+            self._access[kind] = self._access_of(chunk, queries, keys, heads)
         return masks
 
     def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
@@ -101,7 +104,7 @@ class PositionCache:
 
 
 def _additive_mask(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
-    """0 where a query sees a key, -inf elsewhere: a key is seen from its own position on, for `window` positions."""
+    """`[n, 1, length, keys]`: 0 where a query sees a key, -inf elsewhere: a key is seen from its own position on, for `window` positions."""
     distance = queries[:, None, :, None] - keys[:, None, None, :]
     hidden = (distance < 0) | (keys[:, None, None, :] < 0)
     if window is not None:

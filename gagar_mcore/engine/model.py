@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import AutoConfig, MiMoV2FlashForCausalLM
 from transformers.utils import logging
 
+from gagar_mcore.engine import kernels
 from gagar_mcore.engine.cache import Chunk, PositionCache
 from gagar_mcore.engine.protocol import EngineError
 from gagar_mcore.records.store import MANIFEST, RecordError, read_manifest
@@ -68,8 +69,8 @@ def _read_model(directory: Path, config: Any) -> Any:
             directory,
             config=config,
             dtype=torch.float32,
-            attn_implementation="eager",
-            experts_implementation="grouped_mm",
+            attn_implementation=kernels.NAME,
+            experts_implementation=kernels.NAME,
             local_files_only=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
