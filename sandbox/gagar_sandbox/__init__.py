@@ -1,1 +1,25 @@
 """Sandboxes in which code that a policy wrote may run."""
+
+from gagar_sandbox.pool import LocalPool
+from gagar_sandbox.types import (
+    ExecResult,
+    Limits,
+    Outcome,
+    Sandbox,
+    SandboxLost,
+    SandboxPool,
+    SandboxSpec,
+    SandboxUnavailable,
+)
+
+__all__ = [
+    "ExecResult",
+    "Limits",
+    "LocalPool",
+    "Outcome",
+    "Sandbox",
+    "SandboxLost",
+    "SandboxPool",
+    "SandboxSpec",
+    "SandboxUnavailable",
+]

@@ -1,0 +1,163 @@
+"""Running one command under its deadline, and leaving nothing of it behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from .watch import Watch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing and collections would double the time to start
+    from collections.abc import Callable
+
+TICK_S = 0.05
+CHUNK = 1 << 16
+SIGINT, SIGKILL, SIGPIPE, SIGXFSZ = 2, 9, 13, 25
+
+
+class Capture:
+    """Reads one output pipe, keeping the head and the tail of what came, `limit` bytes in all."""
+
+    def __init__(self, limit: int) -> None:
+        self.source, self.sink = os.pipe()
+        os.set_blocking(self.source, False)
+        self._head_limit = limit // 2
+        self._tail_limit = limit - self._head_limit
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._cut = 0
+
+    def pull(self) -> bool:
+        """Take what is there, one chunk at most. False where nothing is, or the pipe has ended."""
+        try:
+            data = os.read(self.source, CHUNK)
+        except BlockingIOError:
+            return False
+        room = self._head_limit - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        excess = len(self._tail) - self._tail_limit
+        if excess > 0:
+            del self._tail[:excess]
+            self._cut += excess
+        return bool(data)
+
+    def close(self) -> None:
+        os.close(self.source)
+
+    @property
+    def truncated(self) -> bool:
+        return self._cut > 0
+
+    def text(self) -> bytes:
+        middle = b"\n[... %d bytes cut ...]\n" % self._cut if self._cut else b""
+        return bytes(self._head + middle + self._tail)
+
+
+def run(
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    stdin: bytes,
+    timeout_s: float,
+    output_limit: int,
+    watch: Watch,
+    cancelled: Callable[[], bool],
+) -> list[bytes]:
+    """Run `argv` and kill all processes but this one. `cancelled` is asked whenever the host has sent something.
+    Returns the reply's fields: outcome, exit code, whether output was cut ("0" or "1"), stdout, stderr."""
+    deadline = time.monotonic() + timeout_s
+    outputs = Capture(output_limit), Capture(output_limit)
+    try:
+        child = _spawn(argv, env, stdin, outputs[0].sink, outputs[1].sink)
+    except OSError as error:
+        missing = b"127" if isinstance(error, FileNotFoundError) else b"126"
+        return [b"exited", missing, b"0", b"", argv[0] + b": " + os.fsencode(error.strerror or str(error)) + b"\n"]
+    finally:
+        for output in outputs:
+            os.close(output.sink)
+    outcome, note, status = _wait(child, deadline, outputs, watch, cancelled)
+    status = _kill_all(child, status)
+    for output in outputs:
+        while output.pull():
+            pass
+        output.close()
+    code = os.waitstatus_to_exitcode(status)
+    code = 128 - code if code < 0 else code
+    truncated = b"1" if any(output.truncated for output in outputs) else b"0"
+    return [outcome, b"%d" % code, truncated, outputs[0].text(), outputs[1].text() + note]
+
+
+def _spawn(argv: list[bytes], env: dict[bytes, bytes], stdin: bytes, stdout: int, stderr: int) -> int:
+    source = os.memfd_create("stdin") if stdin else os.open("/dev/null", os.O_RDONLY)
+    try:
+        if stdin:
+            with open(source, "wb", closefd=False) as file:
+                file.write(stdin)
+            os.lseek(source, 0, os.SEEK_SET)
+        actions = [(os.POSIX_SPAWN_DUP2, descriptor, target) for target, descriptor in enumerate((source, stdout, stderr))]
+        # PID 1 of Python ignores these signals; a command expects their defaults.
+        return os.posix_spawnp(
+            argv[0], argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=(SIGINT, SIGPIPE, SIGXFSZ)
+        )
+    finally:
+        os.close(source)
+
+
+def _wait(
+    child: int, deadline: float, outputs: tuple[Capture, Capture], watch: Watch, cancelled: Callable[[], bool]
+) -> tuple[bytes, bytes, int | None]:
+    """Until the child ends or has to. Returns the outcome, a note for stderr and the child's status if it was reaped."""
+    ended = os.pidfd_open(child)
+    next_look = time.monotonic() + TICK_S
+    poller = select.poll()
+    sources = {output.source: output for output in outputs}
+    for descriptor in (0, ended, *sources):
+        poller.register(descriptor, select.POLLIN)
+    try:
+        while True:
+            now = time.monotonic()
+            if now >= deadline:
+                return b"timed_out", b"", None
+            if now >= next_look:
+                next_look = now + TICK_S
+                if (verdict := watch.verdict()) is not None:
+                    return *verdict, None
+            for descriptor, _ in poller.poll(1000 * min(deadline - now, TICK_S)):
+                if descriptor == 0 and cancelled():
+                    return b"timed_out", b"", None
+                if descriptor in sources and not sources[descriptor].pull():
+                    poller.unregister(descriptor)
+            status = _reap(child)
+            if status is not None:
+                return b"exited", b"", status
+    finally:
+        os.close(ended)
+
+
+def _reap(child: int) -> int | None:
+    """Collect every process that has ended; the status of `child` if it was among them."""
+    found = None
+    try:
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == child:
+                found = ended[1]
+    except ChildProcessError:
+        pass
+    return found
+
+
+def _kill_all(child: int, status: int | None) -> int:
+    """Kill and reap all processes of the namespace but this one; the status of `child`."""
+    try:
+        os.kill(-1, SIGKILL)
+        while True:
+            pid, ended = os.waitpid(-1, 0)
+            if pid == child:
+                status = ended
+    except (ProcessLookupError, ChildProcessError):
+        pass  # none is left
+    if status is None:
+        raise RuntimeError(f"process {child} ended without a status")
+    return status

@@ -1,0 +1,27 @@
+"""Per-process limits of a sandbox, set from outside on its PID 1, from which every command inherits them."""
+
+import resource
+
+from gagar_sandbox.bwrap import MIB
+from gagar_sandbox.types import Limits
+
+OPEN_FILES = 1024
+# Room for what a process reserves and never touches; what it does touch is counted by the watch.
+RESERVED = 2
+
+
+def set_rlimits(pid: int, limits: Limits, *, address_space: bool) -> None:
+    """`address_space` limits that of each process: needed only where no cgroup bounds what they use together.
+    The number of processes counts in the sandbox's own user namespace; the kernel ignores it for a sandbox of root's."""
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: OPEN_FILES,
+        resource.RLIMIT_FSIZE: limits.file_size_mb * MIB,
+        resource.RLIMIT_NPROC: limits.processes + 1,
+    }
+    if address_space:
+        wanted[resource.RLIMIT_AS] = RESERVED * limits.memory_mb * MIB
+    for kind, value in wanted.items():
+        _, most = resource.prlimit(pid, kind)
+        bound = value if most == resource.RLIM_INFINITY else min(value, most)
+        resource.prlimit(pid, kind, (bound, bound))

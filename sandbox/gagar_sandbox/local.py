@@ -1,0 +1,99 @@
+"""One sandbox of this machine: what may be asked of a live bubblewrap process."""
+
+import errno
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast, get_args
+
+from gagar_sandbox.bwrap import HOME, MIB
+from gagar_sandbox.link import Link
+from gagar_sandbox.types import ExecResult, Limits, Outcome, SandboxLost
+
+ANSWER_S = 60.0
+OVERHEAD_BYTES = 4096
+ENVIRONMENT = {"PATH": f"{HOME}/bin:/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "USER": "sandbox", "LANG": "C.UTF-8"}
+
+
+class LocalSandbox:
+    """Made by LocalPool.acquire. Calls run one after the other; a cancelled one stops what it started inside."""
+
+    def __init__(self, link: Link, limits: Limits, on_close: Callable[["LocalSandbox"], None]) -> None:
+        self._link = link
+        self._limits = limits
+        self._on_close: Callable[["LocalSandbox"], None] | None = on_close
+
+    async def exec(
+        self,
+        command: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        output_limit: int = 65536,
+    ) -> ExecResult:
+        """See Sandbox.exec. A command that does not exist exits with 127. Of output beyond `output_limit` bytes, for stdout
+        and stderr each, head and tail are kept around a line that says how much was cut.
+        Raises ValueError where the command is empty or holds a NUL, or stdin is longer than the largest file."""
+        variables = [f"{name}={value}" for name, value in (ENVIRONMENT | dict(env or {})).items()]
+        if not command or not command[0] or any("\0" in word for word in (*command, *variables)):
+            raise ValueError(f"cannot run {list(command)!r}: a command needs a name, and no NUL in its words or environment")
+        self._check_size(len(stdin), "stdin")
+        started = time.monotonic()
+        reply = await self._link.call(
+            b"exec",
+            str(timeout_s).encode(),
+            str(output_limit).encode(),
+            _list(command),
+            _list(variables),
+            stdin,
+            reply_bytes=2 * output_limit + OVERHEAD_BYTES,
+            timeout_s=timeout_s + ANSWER_S,
+        )
+        return _result(reply, time.monotonic() - started)
+
+    async def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
+        """See Sandbox.read. A relative path starts from the workdir."""
+        return await self._file(path, b"read", os.fsencode(path), str(max_bytes).encode(), reply_bytes=max_bytes)
+
+    async def write(self, path: str, data: bytes) -> None:
+        """See Sandbox.write. A relative path starts from the workdir; an existing file keeps its mode."""
+        self._check_size(len(data), path)
+        await self._file(path, b"write", os.fsencode(path), data, reply_bytes=0)
+
+    async def close(self) -> None:
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            try:
+                await self._link.close()
+            finally:
+                on_close(self)
+
+    async def _file(self, path: str, *request: bytes, reply_bytes: int) -> bytes:
+        if not path or "\0" in path:
+            raise ValueError(f"{path!r} is no path")
+        match await self._link.call(*request, reply_bytes=reply_bytes + OVERHEAD_BYTES, timeout_s=ANSWER_S):
+            case [b"ok", data] if len(data) <= reply_bytes:
+                return data
+            case [b"error", code, reason] if re.fullmatch(rb"[0-9]{1,4}", code):
+                raise OSError(int(code), reason.decode(errors="replace"), path)
+        self._link.kill()
+        raise SandboxLost("the sandbox answered nonsense to a file request")
+
+    def _check_size(self, size: int, name: str) -> None:
+        if size > self._limits.file_size_mb * MIB:
+            raise OSError(errno.EFBIG, f"larger than file_size_mb, {self._limits.file_size_mb} MB", name)
+
+
+def _list(words: Iterable[str]) -> bytes:
+    return b"\0".join(os.fsencode(word) for word in words)
+
+
+def _result(reply: list[bytes], seconds: float) -> ExecResult:
+    match reply:
+        case [outcome, code, truncated, stdout, stderr] if outcome.decode(errors="replace") in get_args(Outcome):
+            if re.fullmatch(rb"[0-9]{1,3}", code) and truncated in (b"0", b"1"):
+                name = cast(Outcome, outcome.decode())
+                return ExecResult(name, int(code), stdout, stderr, truncated == b"1", seconds)
+    raise SandboxLost("the sandbox answered nonsense to a command")
