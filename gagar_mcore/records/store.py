@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +94,11 @@ def _scan(directory: Path) -> dict[str, tuple[int, str]]:
     return {str(p.relative_to(directory)): (p.stat().st_size, file_sha256(p)) for p in paths}
 
 
+def directory_digest(directory: Path) -> str:
+    """The digest that a manifest of these files would have."""
+    return Manifest("", 0, {}, _scan(directory)).digest
+
+
 def publish_directory(
     path: Path, kind: str, epoch: int, fill: Callable[[Path], dict[str, Any]], fence: Callable[[], None] = lambda: None
 ) -> Manifest:
@@ -141,6 +147,16 @@ def read_manifest(path: Path, kind: str, min_epoch: int = 0, verify: bool = Fals
         if not file.is_file() or file.stat().st_size != size or (verify and file_sha256(file) != sha):
             raise RecordError(f"{file}: missing or damaged, does not match {MANIFEST}")
     return manifest
+
+
+def set_aside_stale(path: Path, kind: str, min_epoch: int) -> None:
+    """Make room at `path` where a writer of an epoch below `min_epoch` has published there; leave anything else."""
+    if not (path / MANIFEST).is_file():
+        return
+    try:
+        read_manifest(path, kind, min_epoch)
+    except RecordError:
+        os.rename(path, path.with_name(f"{path.name}.refused-{time.time_ns()}"))
 
 
 def sweep_temporaries(root: Path) -> None:
