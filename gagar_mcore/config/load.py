@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.config.shipped import shipped_recipe, shipped_recipe_names
+from gagar_mcore.config.yaml12 import parse_yaml
 
 
 class RecipeError(ValueError):
@@ -44,7 +45,7 @@ def dump_recipe(recipe: Recipe) -> str:
 
 def _parse(text: str, where: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return parse_yaml(text)
     except yaml.YAMLError as error:
         raise RecipeError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
 

@@ -50,7 +50,8 @@ def credit_params(recipe: Recipe) -> CreditParams:
 
 
 def build_sampler(recipe: Recipe, engine: Engine, pool: SandboxPool, renderer: Renderer) -> Sampler:
-    runner = SessionRunner(pool, tool_set(recipe.rollout.tools), renderer, session_limits(recipe), sandbox_limits(recipe))
+    tools = tool_set(recipe.rollout.tools, recipe.sandbox.command_timeout_s)
+    runner = SessionRunner(pool, tools, renderer, session_limits(recipe), sandbox_limits(recipe))
     return Sampler(
         sessions=runner,
         engine=engine,

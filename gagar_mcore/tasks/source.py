@@ -18,18 +18,18 @@ async def training_and_heldout(
     """Training tasks and held-back tasks; `directory` keeps generated ones over restarts.
     Of Harbor tasks the last `heldout_count` by id are held back."""
     if section.source == "generated":
-        training = await _generated(section.seed, section.count, directory / "train", pool, epoch)
-        return training, await _generated(section.heldout_seed, section.heldout_count, directory / "heldout", pool, epoch)
+        training = await _generated(section.seed, section.count, False, directory / "train", pool, epoch)
+        return training, await _generated(section.heldout_seed, section.heldout_count, True, directory / "heldout", pool, epoch)
     tasks = sorted(load_tasks(Path(section.path or "")), key=lambda t: t.id)
     cut = len(tasks) - section.heldout_count
     return tasks[:cut], tasks[cut:]
 
 
-async def _generated(seed: int, count: int, directory: Path, pool: SandboxPool, epoch: int) -> list[Task]:
+async def _generated(seed: int, count: int, heldout: bool, directory: Path, pool: SandboxPool, epoch: int) -> list[Task]:
     if not (directory / MANIFEST).is_file():
         making = directory.with_name(f".{directory.name}.making.tmp")
         shutil.rmtree(making, ignore_errors=True)
-        await make_tasks(seed, count, making, pool)
+        await make_tasks(seed, count, making, pool, heldout=heldout)
 
         def fill(target: Path) -> dict[str, Any]:
             shutil.copytree(making, target, dirs_exist_ok=True)

@@ -1,0 +1,102 @@
+"""`gagar doctor`: what this machine can run, with the mend for what it cannot."""
+
+import importlib.metadata
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gagar_sandbox import diagnose
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`needed` findings decide the exit code; others tell what a larger machine would offer."""
+
+    name: str
+    ok: bool
+    detail: str
+    mend: str = ""
+    needed: bool = True
+
+
+def print_diagnosis(directory: Path = Path()) -> bool:
+    """Print every finding about this machine and `directory`, where runs would lie; True where all that is needed is there."""
+    findings = [*_python(), *_packages(), _resources(), _storage(directory), *_sandbox(), _gpu()]
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for title in ("", "what", "found", "mend"):
+        table.add_column(title, overflow="fold")
+    for finding in findings:
+        mark = ("✓", "green") if finding.ok else ("✗", "red") if finding.needed else ("–", "yellow")
+        table.add_row(Text(*mark), finding.name, Text(finding.detail), Text("" if finding.ok else finding.mend))
+    Console().print(table)
+    return all(finding.ok for finding in findings if finding.needed)
+
+
+def _python() -> list[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    linux = sys.platform == "linux"
+    return [
+        Finding("Python", sys.version_info >= (3, 11), version, "install Python 3.11 or newer"),
+        Finding("operating system", linux, sys.platform, "training and sandboxes need Linux; a virtual machine or WSL 2 will do"),
+        Finding(
+            "git", shutil.which("git") is not None, shutil.which("git") or "none", "install git: sandboxes take patches with it"
+        ),
+    ]
+
+
+def _packages() -> list[Finding]:
+    needed = ("torch", "megatron-core", "transformers", "tokenizers", "safetensors")
+    optional = {"wandb": "pip install 'gagar-mcore[wandb]' for Weights & Biases", "transformer-engine": "only with a GPU: [gpu]"}
+    findings = [_package(name, "pip install gagar-mcore, or run make smoke", True) for name in needed]
+    return findings + [_package(name, mend, False) for name, mend in optional.items()]
+
+
+def _package(name: str, mend: str, needed: bool) -> Finding:
+    try:
+        return Finding(name, True, importlib.metadata.version(name), needed=needed)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, False, "not installed", mend, needed)
+
+
+def _resources() -> Finding:
+    memory = psutil.virtual_memory().total >> 20
+    detail = f"{os.cpu_count()} cores, {memory} MB memory"
+    return Finding("cores and memory", memory >= 6000, detail, "the tiny recipe wants 2 cores and 8 GiB")
+
+
+def _storage(directory: Path) -> Finding:
+    """A run directory needs rename to be atomic and to replace, and files to be synced."""
+    name = "storage for runs"
+    try:
+        with tempfile.TemporaryDirectory(dir=directory) as folder:
+            first, second = Path(folder) / "a", Path(folder) / "b"
+            for path, text in ((first, "new"), (second, "old")):
+                with open(path, "w") as file:
+                    file.write(text)
+                    os.fsync(file.fileno())
+            os.replace(first, second)
+            replaced = second.read_text() == "new" and not first.exists()
+            (Path(folder) / "c").mkdir()
+            os.rename(Path(folder) / "c", Path(folder) / "d")
+    except OSError as error:
+        return Finding(name, False, str(error), "choose a local disk or a POSIX file system for output")
+    free = shutil.disk_usage(directory).free >> 20
+    mend = "choose a local disk or a POSIX file system with 2 GB free for output"
+    return Finding(name, replaced and free >= 2048, f"atomic rename {'works' if replaced else 'fails'}, {free} MB free", mend)
+
+
+def _sandbox() -> list[Finding]:
+    return [Finding(f"sandbox: {c.name}", c.ok, c.detail, c.mend or "", needed=c.needed) for c in diagnose()]
+
+
+def _gpu() -> Finding:
+    nvidia = shutil.which("nvidia-smi")
+    return Finding("NVIDIA GPU", nvidia is not None, nvidia or "none", "not needed for the tiny recipe", needed=False)

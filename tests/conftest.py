@@ -1,0 +1,31 @@
+"""Builders that several rooms' tests share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gagar_mcore.records.types import Trajectory, WeightSpan
+
+
+@pytest.fixture
+def make_trajectory() -> Callable[..., Trajectory]:
+    def build(member: int = 0, reward: float = 0.0, generated: int = 3, context: int = 4, **changes: Any) -> Trajectory:
+        fields: dict[str, Any] = {
+            "id": f"s000001-g0000-m{member:02d}",
+            "group_id": "s000001-g0000",
+            "task_id": "task",
+            "member": member,
+            "token_ids": list(range(context + generated)),
+            "logprobs": [0.0] * context + [-0.5] * generated,
+            "loss_mask": [0] * context + [1] * generated,
+            "weight_spans": [WeightSpan(0, context, context + generated)],
+            "turns": [],
+            "patch": "",
+            "end_reason": "finished",
+            "reward": reward,
+            "valid": True,
+        }
+        return Trajectory(**(fields | changes))
+
+    return build

@@ -1,0 +1,56 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gagar_mcore.records.batch import KIND, pack, read_batch, write_columns
+from gagar_mcore.records.serialize import from_plain, to_plain
+from gagar_mcore.records.store import RecordError, publish_directory, publish_json, read_json
+from gagar_mcore.records.types import Trajectory, Turn, Verification, WeightSpan
+
+
+def test_packing_keeps_every_token_of_every_sequence(make_trajectory: Callable[..., Trajectory]) -> None:
+    first, second = make_trajectory(0, generated=3), make_trajectory(1, generated=2, context=1)
+    batch = pack([first, second], [0.5, -0.5], [0.1, 0.2])
+    assert batch.tokens.tolist() == first.token_ids + second.token_ids
+    assert batch.loss_mask.tolist() == first.loss_mask + second.loss_mask
+    assert batch.cu_seqlens.tolist() == [0, 7, 10]
+    assert batch.num_sequences == 2
+
+
+def test_a_batch_on_disk_comes_back_equal(tmp_path: Path, make_trajectory: Callable[..., Trajectory]) -> None:
+    batch = pack([make_trajectory(0), make_trajectory(1)], [1 / 3, -1 / 3], [0.1, 0.1])
+
+    def fill(directory: Path) -> dict[str, int]:
+        write_columns(batch, directory)
+        return {"step": 7}
+
+    publish_directory(tmp_path / "batch", KIND, 1, fill)
+    read, meta = read_batch(tmp_path / "batch")
+    assert meta == {"step": 7}
+    for name in ("tokens", "logprobs", "loss_mask", "cu_seqlens", "advantages", "weights", "weight_version"):
+        np.testing.assert_array_equal(getattr(read, name), getattr(batch, name))
+        assert getattr(read, name).dtype == getattr(batch, name).dtype
+
+
+def test_weight_versions_follow_the_spans_and_only_where_generated(make_trajectory: Callable[..., Trajectory]) -> None:
+    trajectory = make_trajectory(context=2, generated=4, weight_spans=[WeightSpan(3, 2, 4), WeightSpan(4, 4, 6)])
+    assert pack([trajectory], [1.0], [1.0]).weight_version.tolist() == [-1, -1, 3, 3, 4, 4]
+
+
+def test_a_batch_of_another_kind_is_refused(tmp_path: Path) -> None:
+    publish_directory(tmp_path / "batch", "weights", 1, lambda directory: {})
+    with pytest.raises(RecordError, match="holds weights"):
+        read_batch(tmp_path / "batch")
+
+
+def test_a_trajectory_survives_json_bit_for_bit(tmp_path: Path, make_trajectory: Callable[..., Trajectory]) -> None:
+    trajectory = make_trajectory(
+        patch="bytes \udcff\x00",
+        logprobs=[0.0] * 4 + [-1e-7, -0.1, float(np.float32(-0.3))],
+        turns=[Turn(0, "view a f", "view", "1:x", True, "stop", 4, 0.25)],
+        verification=Verification(1.0, {"t": "passed"}, "out", 0.1),
+    )
+    publish_json(tmp_path / "t.json", to_plain(trajectory), 1)
+    assert from_plain(Trajectory, read_json(tmp_path / "t.json")) == trajectory
