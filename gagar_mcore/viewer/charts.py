@@ -1,0 +1,156 @@
+"""Charts of metrics over steps as inline SVG: lines, and stacked bars. Colours and fonts are the page's style."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from gagar_mcore.tracking.metrics import Metrics
+from gagar_mcore.viewer.html import Markup, element, join
+from gagar_mcore.viewer.scale import Scale, linear, logarithmic, tick_format
+
+WIDTH, HEIGHT = 380.0, 190.0
+LEFT, RIGHT, TOP, BOTTOM = 44.0, 10.0, 10.0, 24.0
+MAX_POINTS = 200
+
+Number = Callable[[float], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One metric in a chart. `style` is a class of the page's style; `dots` marks every value, for metrics of few steps."""
+
+    label: str
+    metric: str
+    style: str
+    dots: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What a chart shows. `references` are labelled values drawn across; `include` are values the axis must reach."""
+
+    title: str
+    series: tuple[Series, ...]
+    form: Number
+    note: str = ""
+    references: tuple[tuple[str, float], ...] = ()
+    include: tuple[float, ...] = ()
+    log: bool = False
+    stacked: bool = False
+
+
+Point = tuple[int, dict[str, float]]
+
+
+def draw(chart: Chart, metrics: Mapping[int, Metrics]) -> Markup:
+    """A figure with title, legend and drawing; where there are no values, it says so."""
+    points = thinned(metrics, [s.metric for s in chart.series])
+    shown = [s for s in chart.series if any(s.metric in values for _, values in points)]
+    body = _drawing(chart, shown, points) if shown else element("p", "no values yet", class_="empty")
+    caption = element("figcaption", element("h3", chart.title), _latest(chart, shown, points))
+    return element("figure", caption, body, _legend(chart, shown), class_="chart")
+
+
+def thinned(metrics: Mapping[int, Metrics], names: Sequence[str]) -> list[Point]:
+    """Finite values of `names` by step; of a long run, means over equally many steps, under the last step of each."""
+    rows = [
+        (step, finite) for step, m in metrics.items() if (finite := {n: m[n] for n in names if math.isfinite(m.get(n, math.nan))})
+    ]
+    size = math.ceil(len(rows) / MAX_POINTS) or 1
+    bins = [rows[i : i + size] for i in range(0, len(rows), size)]
+    return [
+        (rows_of[-1][0], {n: fmean(v[n] for _, v in rows_of if n in v) for n in names if any(n in v for _, v in rows_of)})
+        for rows_of in bins
+    ]
+
+
+def _latest(chart: Chart, shown: Sequence[Series], points: Sequence[Point]) -> Markup | None:
+    if chart.stacked or not shown:
+        return None
+    values = [v[shown[0].metric] for _, v in points if shown[0].metric in v]
+    return element("span", chart.form(values[-1]), class_="latest")
+
+
+def _legend(chart: Chart, shown: Sequence[Series]) -> Markup:
+    keys = (
+        [element("li", element("span", class_=f"key {s.style}"), s.label) for s in shown]
+        if len(shown) > 1 or chart.stacked
+        else []
+    )
+    note = element("li", chart.note, class_="note") if chart.note else None
+    return element("ul", *keys, note, class_="legend")
+
+
+def _drawing(chart: Chart, shown: Sequence[Series], points: Sequence[Point]) -> Markup:
+    x = linear([float(step) for step, _ in points], LEFT, WIDTH - RIGHT, whole=True)
+    y = _vertical(chart, points)
+    parts = [_grid(x, y), *[_reference(label, value, y) for label, value in chart.references]]
+    if chart.stacked:
+        width = max(1.0, 0.8 * (WIDTH - LEFT - RIGHT) / (points[-1][0] - points[0][0] + 1))
+        x = Scale(x.low, x.high, LEFT + width / 2 + 2, WIDTH - RIGHT - width / 2, x.ticks)
+        parts = [_grid(x, y), _bars(shown, points, x, y, width)]
+    else:
+        parts += [_line(s, points, x, y) for s in shown]
+    parts.append(_hover(chart, shown, points, x))
+    return element("svg", *parts, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label=chart.title)
+
+
+def _vertical(chart: Chart, points: Sequence[Point]) -> Scale:
+    values = [sum(v.values()) for _, v in points] if chart.stacked else [value for _, v in points for value in v.values()]
+    values += [value for _, value in chart.references] + list(chart.include) + ([0.0] if chart.stacked else [])
+    return (logarithmic if chart.log else linear)(values, HEIGHT - BOTTOM, TOP)
+
+
+def _grid(x: Scale, y: Scale) -> Markup:
+    form, whole = tick_format(y), tick_format(x)
+    lines = [element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y(t), y2=y(t), class_="rule") for t in y.ticks]
+    left = [element("text", form(t), x=LEFT - 6, y=y(t) + 3, text_anchor="end") for t in y.ticks]
+    below = [element("text", whole(t), x=x(t), y=HEIGHT - 8, text_anchor="middle") for t in x.ticks]
+    return element("g", *lines, *left, *below, class_="axis")
+
+
+def _reference(label: str, value: float, y: Scale) -> Markup:
+    line = element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y(value), y2=y(value))
+    return element("g", line, element("text", label, x=WIDTH - RIGHT, y=y(value) - 3, text_anchor="end"), class_="reference")
+
+
+def _line(series: Series, points: Sequence[Point], x: Scale, y: Scale) -> Markup:
+    places = [(x(step), y(v[series.metric])) for step, v in points if series.metric in v]
+    path = "M" + "L".join(f"{px:g} {py:g}" for px, py in places)
+    dots = [element("circle", cx=px, cy=py, r=3) for px, py in places] if series.dots or len(places) == 1 else []
+    return element("g", element("path", d=path), *dots, class_=f"line {series.style}")
+
+
+def _bars(shown: Sequence[Series], points: Sequence[Point], x: Scale, y: Scale, width: float) -> Markup:
+    rectangles = []
+    for step, values in points:
+        base = 0.0
+        for series in shown:
+            if value := max(values.get(series.metric, 0.0), 0.0):
+                top, bottom = y(base + value), y(base)
+                rectangles.append(
+                    element(
+                        "rect",
+                        x=round(x(step) - width / 2, 1),
+                        y=top,
+                        width=round(width, 1),
+                        height=round(bottom - top, 1),
+                        class_=series.style,
+                    )
+                )
+                base += value
+    return element("g", *rectangles, class_="bars")
+
+
+def _hover(chart: Chart, shown: Sequence[Series], points: Sequence[Point], x: Scale) -> Markup:
+    """Over each step an area that shows its values as a tooltip and a line through the chart."""
+    half = max(1.0, (WIDTH - LEFT - RIGHT) / max(1, len(points)) / 2)
+    areas = []
+    for step, values in points:
+        said = [f"{s.label} {chart.form(values[s.metric])}" for s in shown if s.metric in values]
+        title = element("title", "\n".join([f"step {step}", *said]))
+        line = element("line", x1=x(step), x2=x(step), y1=TOP, y2=HEIGHT - BOTTOM)
+        area = element("rect", x=round(x(step) - half, 1), y=TOP, width=round(2 * half, 1), height=HEIGHT - TOP - BOTTOM)
+        areas.append(element("g", title, line, area))
+    return join(element("g", *areas, class_="hover"))
