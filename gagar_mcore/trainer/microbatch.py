@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,10 @@ class PackedTokens:
     scored: Tensor
 
 
+def device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def pack_tokens(
     tokens: npt.NDArray[np.int32], cu_seqlens: npt.NDArray[np.int64], scored: npt.NDArray[np.bool_], tp: int
 ) -> PackedTokens:
@@ -38,17 +42,14 @@ def pack_tokens(
     fill = -len(tokens) % tp or (0 if len(tokens) else tp)
     filled = np.concatenate([tokens, np.zeros(fill, tokens.dtype)])
     bounds = np.append(cu_seqlens, len(filled)) if fill else cu_seqlens
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     return PackedTokens(
-        tokens=torch.as_tensor(filled, dtype=torch.int64, device=device),
-        packed=packed_sequences(torch.as_tensor(bounds, dtype=torch.int64, device=device)),
-        scored=torch.as_tensor(np.flatnonzero(scored), device=device),
+        tokens=torch.as_tensor(filled, dtype=torch.int64, device=device()),
+        packed=packed_sequences(torch.as_tensor(bounds, dtype=torch.int64, device=device())),
+        scored=torch.as_tensor(np.flatnonzero(scored), device=device()),
     )
 
 
-def select(
-    column: npt.NDArray[np.generic], cu_seqlens: npt.NDArray[np.int64], sequences: Sequence[int]
-) -> npt.NDArray[np.generic]:
+def select(column: npt.NDArray[Any], cu_seqlens: npt.NDArray[np.int64], sequences: Sequence[int]) -> npt.NDArray[Any]:
     """The entries `[T']` of a per-token column `[T]` that belong to `sequences`, in their order."""
     parts = [column[cu_seqlens[i] : cu_seqlens[i + 1]] for i in sequences]
     return np.concatenate(parts) if parts else column[:0]

@@ -1,6 +1,5 @@
 """Checkpoint directories in Hugging Face format."""
 
-import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -35,8 +34,8 @@ def write_tensors(tensors: Iterable[tuple[str, Tensor]], directory: Path) -> Non
     save_file({name: tensor.contiguous() for name, tensor in tensors}, directory / "model.safetensors", metadata={"format": "pt"})
 
 
-def copy_companions(source: Path, directory: Path) -> None:
-    """Everything of a checkpoint but its weights: configuration, tokenizer, generation defaults."""
-    for path in sorted(source.iterdir()):
-        if path.is_file() and path.suffix != ".safetensors" and path.name != MANIFEST and not path.name.endswith(".index.json"):
-            shutil.copyfile(path, directory / path.name)
+def read_companions(directory: Path) -> dict[str, bytes]:
+    """Everything of a checkpoint but its weights, by file name: configuration, tokenizer, generation defaults."""
+    weights = {path.name for pattern in ("*.safetensors", "*.index.json") for path in directory.glob(pattern)}
+    files = sorted(path for path in directory.iterdir() if path.is_file() and path.name not in {MANIFEST, *weights})
+    return {path.name: path.read_bytes() for path in files}

@@ -1,0 +1,65 @@
+"""The trainer's loop: wait for the batch of a step, apply it, publish metrics and weights, save checkpoints."""
+
+import logging
+from pathlib import Path
+
+import torch.distributed as dist
+
+from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.models.mimo_v2 import read_config
+from gagar_mcore.records.batch import Batch, read_batch
+from gagar_mcore.records.epochs import Fence, min_batch_epoch, read_epochs
+from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.records.store import MANIFEST, RecordError, publish_json
+from gagar_mcore.trainer.checkpoint import load_checkpoint, save_checkpoint
+from gagar_mcore.trainer.lifetime import wait_until
+from gagar_mcore.trainer.policy import apply_batch
+from gagar_mcore.trainer.setup import Policy, build_policy
+from gagar_mcore.trainer.shards import gather_tensors, load_tensors
+from gagar_mcore.weights.files import open_tensors, read_companions
+from gagar_mcore.weights.publish import publish_weights
+
+log = logging.getLogger(__name__)
+
+
+def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
+    """Apply the batches after the newest complete checkpoint in order, up to `train.steps`. Killed at any moment and started
+    again it comes to the same weights: what it had published is made again and compared. Runs on every rank."""
+    newest = newest_weights(layout)
+    companions = read_companions(newest)
+    policy = build_policy(read_config(newest), recipe.trainer)
+    applied = restore(policy, layout)
+    for step in range(applied + 1, recipe.train.steps + 1):
+        metrics = apply_batch(policy, next_batch(layout, step), recipe.trainer, recipe.rollout.temperature, step)
+        tensors = list(gather_tensors(policy.gpt, policy.model))
+        if dist.get_rank() == 0:
+            fence()
+            publish_json(layout.step_metrics(step, "train"), metrics, fence.epoch)
+            publish_weights(layout, step, tensors, companions, fence)
+        if step == recipe.train.steps or step % recipe.train.checkpoint_every == 0:
+            save_checkpoint(policy, layout, step, fence)
+
+
+def restore(policy: Policy, layout: RunLayout) -> int:
+    """Set the weights from the newest checkpoint, or from version 0; returns the last applied step."""
+    step = load_checkpoint(policy, layout)
+    if step is None:
+        load_tensors(policy.gpt, policy.model, open_tensors(layout.weights(0)))
+    log.warning("rank %d continues after step %d", dist.get_rank(), step or 0)
+    return step or 0
+
+
+def newest_weights(layout: RunLayout) -> Path:
+    """A published version, for what all versions share: configuration and tokenizer. Raises RecordError where there is none."""
+    published = sorted((layout.root / "weights").glob(f"[0-9]*/{MANIFEST}"))
+    if not published:
+        raise RecordError(f"{layout.root / 'weights'}: no weights are published; the controller publishes version 0 first")
+    return published[-1].parent
+
+
+def next_batch(layout: RunLayout, step: int) -> Batch:
+    """Wait for the batch of `step` from a controller that owned the run when it wrote it."""
+    path = layout.batch(step)
+    wait_until(lambda: (path / MANIFEST).is_file())
+    batch, _ = read_batch(path, min_batch_epoch(read_epochs(layout), step))
+    return batch

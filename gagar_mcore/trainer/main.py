@@ -1,0 +1,31 @@
+"""One rank of the trainer: `torchrun ... -m gagar_mcore.trainer.main RUN_DIR --epoch E`."""
+
+import argparse
+from pathlib import Path
+
+from gagar_mcore.config.load import load_recipe
+from gagar_mcore.records.epochs import Fence
+from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.trainer.lifetime import die_with_parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="run directory")
+    parser.add_argument("--epoch", type=int, required=True, help="epoch of the controller that started this trainer")
+    arguments = parser.parse_args()
+    die_with_parent()
+    layout = RunLayout(arguments.run)
+    recipe = load_recipe(str(layout.recipe))
+
+    from gagar_mcore.trainer.setup import start_rank
+
+    start_rank(recipe.trainer)
+
+    from gagar_mcore.trainer.loop import train
+
+    train(layout, recipe, Fence(layout, arguments.epoch))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""One reinforcement-learning step: a batch of trajectories, one optimizer step, its metrics."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from torch import Tensor
+
+from gagar_mcore.config.learning import LossSection, OptimizerSection, TrainerSection
+from gagar_mcore.ops.reference import PolicyStats, policy_loss
+from gagar_mcore.records.batch import Batch
+from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens, select, select_bounds
+from gagar_mcore.trainer.packing import plan_microbatches
+from gagar_mcore.trainer.setup import Policy
+from gagar_mcore.trainer.update import accumulate_gradients, step_optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPart:
+    """Sequences of one micro-batch; the columns are those of a batch."""
+
+    packed_tokens: PackedTokens
+    rollout_logprobs: Tensor
+    loss_mask: Tensor
+    advantages: Tensor
+    weights: Tensor
+    cu_seqlens: Tensor
+
+
+def apply_batch(policy: Policy, batch: Batch, trainer: TrainerSection, temperature: float, step: int) -> dict[str, float]:
+    """Take the optimizer step `step` (from 1) on `batch`; returns metrics by name. A collective."""
+    started = time.perf_counter()
+    parts = policy_parts(batch, trainer)
+    stats = accumulate_gradients(policy, parts, partial(part_loss, trainer.loss), temperature)
+    lr = learning_rate(trainer.optimizer, step)
+    grad_norm = step_optimizer(policy, lr, trainer.optimizer.weight_decay)
+    measured = over_ranks(reduce(PolicyStats.combine, stats)).metrics()
+    seconds = time.perf_counter() - started
+    metrics = {
+        **measured,
+        "grad_norm": grad_norm,
+        "lr": lr,
+        "tokens": float(len(batch.tokens)),
+        "sequences": float(batch.num_sequences),
+        "microbatches": float(len(parts)),
+        "seconds": seconds,
+        "tokens_per_second": len(batch.tokens) / seconds,
+    }
+    return {f"train/{name}": value for name, value in metrics.items()}
+
+
+def policy_parts(batch: Batch, trainer: TrainerSection) -> list[PolicyPart]:
+    """This rank's micro-batches."""
+    lengths = batch.cu_seqlens[1:] - batch.cu_seqlens[:-1]
+    plan = plan_microbatches(lengths.tolist(), trainer.tokens_per_microbatch, trainer.dp)
+    return [_part(batch, sequences, trainer.tp) for sequences in plan[parallel_state.get_data_parallel_rank()]]
+
+
+def part_loss(section: LossSection, part: PolicyPart, logprobs: Tensor) -> tuple[Tensor, PolicyStats]:
+    """logprobs `[N]` of the scored tokens, which are those with loss mask 1."""
+    spread = logprobs.new_zeros(len(part.loss_mask)).index_put((part.packed_tokens.scored,), logprobs)
+    return policy_loss(
+        spread,
+        part.rollout_logprobs,
+        part.loss_mask,
+        part.advantages,
+        part.weights,
+        part.cu_seqlens,
+        section.positive_bounds,
+        section.negative_bounds,
+    )
+
+
+def learning_rate(section: OptimizerSection, step: int) -> float:
+    """Linear warm-up, then constant; `step` counts from 1."""
+    return section.lr * min(1.0, step / max(section.warmup_steps, 1))
+
+
+def over_ranks(stats: PolicyStats) -> PolicyStats:
+    """Data-parallel ranks hold different sequences; all other ranks hold the same."""
+    group = parallel_state.get_data_parallel_group()
+    dist.all_reduce(stats.sums, group=group)
+    dist.all_reduce(stats.maxima, dist.ReduceOp.MAX, group=group)
+    return stats
+
+
+def _part(batch: Batch, sequences: Sequence[int], tp: int) -> PolicyPart:
+    bounds = select_bounds(batch.cu_seqlens, sequences)
+    tokens, logprobs, mask = (
+        select(column, batch.cu_seqlens, sequences) for column in (batch.tokens, batch.logprobs, batch.loss_mask)
+    )
+    return PolicyPart(
+        packed_tokens=pack_tokens(tokens, bounds, mask.astype(bool), tp),
+        rollout_logprobs=torch.as_tensor(logprobs, device=device()),
+        loss_mask=torch.as_tensor(mask, device=device()),
+        advantages=torch.as_tensor(batch.advantages[list(sequences)], device=device()),
+        weights=torch.as_tensor(batch.weights[list(sequences)], device=device()),
+        cu_seqlens=torch.as_tensor(bounds, device=device()),
+    )
