@@ -30,7 +30,7 @@ class Link:
         except TimeoutError as error:
             raise SandboxLost(f"the sandbox did not answer within {timeout_s:.0f} s") from error
         except EOFError as error:
-            raise SandboxLost(f"the sandbox has died {await self._complaint()}") from error
+            raise SandboxLost("the sandbox has died") from error
         except (OSError, ValueError) as error:
             raise SandboxLost(f"the sandbox answered nonsense: {error}") from error
         except asyncio.CancelledError:
@@ -41,6 +41,11 @@ class Link:
             if not receiving.done() or receiving.cancelled() or receiving.exception():
                 receiving.cancel()
                 self.kill()
+
+    def nonsense(self, request: str) -> SandboxLost:
+        """The error of a reply that is none; the sandbox that sent it is not asked again."""
+        self.kill()
+        return SandboxLost(f"the sandbox answered nonsense to {request}")
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -59,7 +64,7 @@ class Link:
             self.kill()
             raise
 
-    async def _complaint(self) -> str:
+    async def complaint(self) -> str:
         """What bwrap or PID 1 said before it ended."""
         assert self._process.stderr is not None
         self.kill()

@@ -1,13 +1,16 @@
 """One sandbox of this machine: what may be asked of a live bubblewrap process."""
 
+import asyncio
 import errno
 import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast, get_args
 
 from gagar_sandbox.bwrap import HOME, MIB
+from gagar_sandbox.cgroup import Leaf
 from gagar_sandbox.link import Link
 from gagar_sandbox.types import ExecResult, Limits, Outcome, SandboxLost
 
@@ -19,10 +22,12 @@ ENVIRONMENT = {"PATH": f"{HOME}/bin:/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp
 class LocalSandbox:
     """Made by LocalPool.acquire. Calls run one after the other; a cancelled one stops what it started inside."""
 
-    def __init__(self, link: Link, limits: Limits, on_close: Callable[["LocalSandbox"], None]) -> None:
+    def __init__(self, link: Link, limits: Limits, leaf: Leaf | None, on_close: Callable[["LocalSandbox"], None]) -> None:
         self._link = link
         self._limits = limits
-        self._on_close: Callable[["LocalSandbox"], None] | None = on_close
+        self._leaf = leaf
+        self._oom_kills = 0
+        self._on_close: Callable[[LocalSandbox], None] | None = on_close
 
     async def exec(
         self,
@@ -41,17 +46,17 @@ class LocalSandbox:
             raise ValueError(f"cannot run {list(command)!r}: a command needs a name, and no NUL in its words or environment")
         self._check_size(len(stdin), "stdin")
         started = time.monotonic()
-        reply = await self._link.call(
-            b"exec",
-            str(timeout_s).encode(),
-            str(output_limit).encode(),
-            _list(command),
-            _list(variables),
-            stdin,
-            reply_bytes=2 * output_limit + OVERHEAD_BYTES,
-            timeout_s=timeout_s + ANSWER_S,
-        )
-        return _result(reply, time.monotonic() - started)
+        request = [str(timeout_s).encode(), str(output_limit).encode(), _list(command), _list(variables), stdin]
+        try:
+            reply = await self._link.call(
+                b"exec", *request, reply_bytes=2 * output_limit + OVERHEAD_BYTES, timeout_s=timeout_s + ANSWER_S
+            )
+            result = self._result(reply, time.monotonic() - started)
+        except SandboxLost:
+            if not self._ran_out_of_memory():
+                raise
+            return ExecResult("out_of_memory", 137, b"", b"", False, time.monotonic() - started)
+        return replace(result, outcome="out_of_memory") if self._ran_out_of_memory() else result
 
     async def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
         """See Sandbox.read. A relative path starts from the workdir."""
@@ -67,6 +72,8 @@ class LocalSandbox:
         if on_close is not None:
             try:
                 await self._link.close()
+                if self._leaf is not None:
+                    await asyncio.to_thread(self._leaf.remove)
             finally:
                 on_close(self)
 
@@ -78,8 +85,22 @@ class LocalSandbox:
                 return data
             case [b"error", code, reason] if re.fullmatch(rb"[0-9]{1,4}", code):
                 raise OSError(int(code), reason.decode(errors="replace"), path)
-        self._link.kill()
-        raise SandboxLost("the sandbox answered nonsense to a file request")
+        raise self._link.nonsense("a file request")
+
+    def _result(self, reply: list[bytes], seconds: float) -> ExecResult:
+        match reply:
+            case [outcome, code, truncated, stdout, stderr] if outcome.decode(errors="replace") in get_args(Outcome):
+                if re.fullmatch(rb"[0-9]{1,3}", code) and truncated in (b"0", b"1"):
+                    name = cast(Outcome, outcome.decode())
+                    return ExecResult(name, int(code), stdout, stderr, truncated == b"1", seconds)
+        raise self._link.nonsense("a command")
+
+    def _ran_out_of_memory(self) -> bool:
+        """Whether the kernel has killed something here for want of memory since this was last asked."""
+        if self._leaf is None:
+            return False
+        before, self._oom_kills = self._oom_kills, self._leaf.oom_kills()
+        return self._oom_kills > before
 
     def _check_size(self, size: int, name: str) -> None:
         if size > self._limits.file_size_mb * MIB:
@@ -88,12 +109,3 @@ class LocalSandbox:
 
 def _list(words: Iterable[str]) -> bytes:
     return b"\0".join(os.fsencode(word) for word in words)
-
-
-def _result(reply: list[bytes], seconds: float) -> ExecResult:
-    match reply:
-        case [outcome, code, truncated, stdout, stderr] if outcome.decode(errors="replace") in get_args(Outcome):
-            if re.fullmatch(rb"[0-9]{1,3}", code) and truncated in (b"0", b"1"):
-                name = cast(Outcome, outcome.decode())
-                return ExecResult(name, int(code), stdout, stderr, truncated == b"1", seconds)
-    raise SandboxLost("the sandbox answered nonsense to a command")

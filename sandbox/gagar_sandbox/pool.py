@@ -7,24 +7,28 @@ import tempfile
 from pathlib import Path
 
 from gagar_sandbox.bwrap import check_spec, find_bwrap
+from gagar_sandbox.cgroup_find import find_cgroups
 from gagar_sandbox.local import LocalSandbox
-from gagar_sandbox.start import start
+from gagar_sandbox.mend import unavailable
+from gagar_sandbox.start import Host, Refused, start
 from gagar_sandbox.types import SandboxLost, SandboxSpec
 
 LIVE_PER_CORE = 4
 
 
 class LocalPool:
-    """Sandboxes on bubblewrap, at most `concurrency` of them alive (4 for each core where it is None)."""
+    """Sandboxes on bubblewrap, at most `concurrency` of them alive (4 for each core where it is None).
+    Raises SandboxUnavailable where there is no bwrap."""
 
     def __init__(self, concurrency: int | None = None) -> None:
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}: a pool needs room for one sandbox")
+        bwrap = find_bwrap()
+        self._host = Host(bwrap, Path(tempfile.mkdtemp(prefix="gagar-hold-")), find_cgroups())
         self._slots = asyncio.Semaphore(concurrency or LIVE_PER_CORE * len(os.sched_getaffinity(0)))
         self._live: set[LocalSandbox] = set()
+        self._without_overlay: set[int] = set()
         self._closed = False
-        self._bwrap = find_bwrap()
-        self._hold = Path(tempfile.mkdtemp(prefix="gagar-hold-"))
 
     async def acquire(self, spec: SandboxSpec) -> LocalSandbox:
         """See SandboxPool.acquire. Raises ValueError or FileNotFoundError where the spec names what cannot be mounted."""
@@ -33,9 +37,7 @@ class LocalPool:
         try:
             if self._closed:
                 raise SandboxLost("the pool is closed")
-            # An overlay cannot copy up what belongs to a user whom the sandbox does not know.
-            overlay = spec.base.stat().st_uid == os.geteuid()
-            sandbox = await start(self._bwrap, spec, self._hold if overlay else None, self._forget)
+            sandbox = await self._start(spec)
         except BaseException:
             self._slots.release()
             raise
@@ -47,7 +49,21 @@ class LocalPool:
         self._closed = True
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
         with contextlib.suppress(FileNotFoundError):
-            self._hold.rmdir()
+            self._host.hold.rmdir()
+
+    async def _start(self, spec: SandboxSpec) -> LocalSandbox:
+        """Under an overlay where user, bwrap, kernel and the base's file system allow one; else with a copy of the base."""
+        status = spec.base.stat()
+        # An overlay cannot copy up what belongs to a user whom the sandbox does not know.
+        if status.st_uid == os.geteuid() and status.st_dev not in self._without_overlay:
+            try:
+                return await start(self._host, spec, overlay=True, on_close=self._forget)
+            except Refused:
+                self._without_overlay.add(status.st_dev)
+        try:
+            return await start(self._host, spec, overlay=False, on_close=self._forget)
+        except Refused as error:
+            raise unavailable(str(error)) from error
 
     def _forget(self, sandbox: LocalSandbox) -> None:
         self._live.discard(sandbox)

@@ -4,9 +4,11 @@ import asyncio
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from gagar_sandbox.bwrap import BASE, HOME, MIB, PYTHON, Mounts, command
+from gagar_sandbox.cgroup import Cgroups, Leaf
 from gagar_sandbox.limits import set_rlimits
 from gagar_sandbox.link import Link
 from gagar_sandbox.local import LocalSandbox
@@ -14,25 +16,42 @@ from gagar_sandbox.types import SandboxLost, SandboxSpec
 
 START_S = 60.0
 COPY_S = 300.0
+READY_BYTES = 64
 
 
-async def start(bwrap: Path, spec: SandboxSpec, hold: Path | None, on_close: Callable[[LocalSandbox], None]) -> LocalSandbox:
-    """A sandbox ready for requests, its base under an overlay on `hold`, or copied where that is None.
-    Raises SandboxLost with what bwrap said."""
+class Refused(SandboxLost):
+    """bwrap would not build the sandbox; the message is its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What this machine offers. `hold` is an empty folder for the mounts of overlays; without `cgroups`, PID 1 watches."""
+
+    bwrap: Path
+    hold: Path
+    cgroups: Cgroups | None
+
+
+async def start(host: Host, spec: SandboxSpec, *, overlay: bool, on_close: Callable[[LocalSandbox], None]) -> LocalSandbox:
+    """A sandbox ready for requests, its base under an overlay or copied. Raises Refused, SandboxLost, OSError."""
     disk = spec.limits.disk_mb * MIB
-    mounts = Mounts(hold, disk) if hold else Mounts(None, disk + _tree_bytes(spec.base))
+    mounts = Mounts(host.hold, disk) if overlay else Mounts(None, disk + _tree_bytes(spec.base))
     info, writer = os.pipe()
     try:
-        link = Link(await _spawn(command(bwrap, spec, mounts, writer), writer))
+        link = Link(await _spawn(command(host.bwrap, spec, mounts, writer), writer))
+        leaf = None
         try:
-            await link.reply(64, START_S)
-            sandbox = LocalSandbox(link, spec.limits, on_close)
-            if hold is None:
+            await _ready(link)
+            pid = _pid(os.read(info, 4096))
+            leaf = await _limit(link, pid, spec, mounts, host.cgroups)
+            sandbox = LocalSandbox(link, spec.limits, leaf, on_close)
+            if not overlay:
                 await _copy_base(sandbox, spec)
-            set_rlimits(_pid(os.read(info, 4096)), spec.limits, address_space=True)
-            await _set_watch(link, spec)
+            set_rlimits(pid, spec.limits, address_space=leaf is None)
         except BaseException:
             await link.close()
+            if leaf is not None:
+                leaf.remove()
             raise
     finally:
         os.close(info)
@@ -52,6 +71,14 @@ async def _spawn(words: Sequence[str], inherited: int) -> asyncio.subprocess.Pro
     )
 
 
+async def _ready(link: Link) -> None:
+    try:
+        await link.reply(READY_BYTES, START_S)
+    except SandboxLost as error:
+        complaint = await link.complaint()
+        raise (Refused(complaint) if complaint.startswith("bwrap:") else SandboxLost(f"{error} {complaint}")) from error
+
+
 def _pid(info: bytes) -> int:
     found = re.search(rb'"child-pid": *(\d+)', info)
     if found is None:
@@ -59,9 +86,15 @@ def _pid(info: bytes) -> int:
     return int(found[1])
 
 
-async def _set_watch(link: Link, spec: SandboxSpec) -> None:
-    limits = spec.limits
-    await link.call(b"watch", b"%d" % (limits.memory_mb * MIB), b"%d" % limits.processes, reply_bytes=64, timeout_s=START_S)
+async def _limit(link: Link, pid: int, spec: SandboxSpec, mounts: Mounts, cgroups: Cgroups | None) -> Leaf | None:
+    """Bound memory and processes together. What is written lies in memory too, and is bounded apart."""
+    memory, processes = spec.limits.memory_mb * MIB, spec.limits.processes
+    if cgroups is None:
+        await link.call(b"watch", b"%d" % memory, b"%d" % processes, reply_bytes=READY_BYTES, timeout_s=START_S)
+        return None
+    leaf = cgroups.leaf(memory + mounts.disk_bytes, processes + 1)
+    leaf.add(pid)
+    return leaf
 
 
 def _tree_bytes(root: Path) -> int:
