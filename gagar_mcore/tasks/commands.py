@@ -6,8 +6,7 @@ from gagar_mcore.tasks.check import check_tasks, closing_line
 from gagar_mcore.tasks.make import VERIFIER_TIMEOUT_S, make_tasks
 from gagar_mcore.tasks.task import TaskError
 from gagar_mcore.verify.verifier import Verifier
-from gagar_sandbox.pool import LocalPool
-from gagar_sandbox.types import Limits
+from gagar_sandbox import Limits, LocalPool
 
 
 async def make(seed: int, count: int, directory: Path) -> str:

@@ -34,5 +34,5 @@ async def extract_patch(sandbox: Sandbox, task: Task, timeout_s: float = 30.0) -
         return f"{NO_PATCH}it is larger than {MAX_PATCH_BYTES} bytes\n"
     if result.exit_code != 0:
         reason = " ".join(result.stderr[-300:].decode(errors="replace").split())
-        return f"{NO_PATCH}exit code {result.exit_code}: {reason}\n"
+        return f"{NO_PATCH}{reason}\n"
     return result.stdout.decode(errors="surrogateescape")
