@@ -20,7 +20,7 @@ from gagar_mcore.tasks.order import TaskOrder
 from gagar_mcore.tasks.source import training_and_heldout
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.verifier import Verifier
-from gagar_sandbox.local import LocalPool
+from gagar_sandbox import LocalPool
 from gagar_sandbox.types import Limits, SandboxPool
 
 
