@@ -1,5 +1,6 @@
 """Sandboxes in which code that a policy wrote may run."""
 
+from gagar_sandbox.doctor import Check, diagnose
 from gagar_sandbox.pool import LocalPool
 from gagar_sandbox.types import (
     ExecResult,
@@ -13,6 +14,7 @@ from gagar_sandbox.types import (
 )
 
 __all__ = [
+    "Check",
     "ExecResult",
     "Limits",
     "LocalPool",
@@ -22,4 +24,5 @@ __all__ = [
     "SandboxPool",
     "SandboxSpec",
     "SandboxUnavailable",
+    "diagnose",
 ]

@@ -1,26 +1,36 @@
 """The host's end of the conversation with a sandbox's PID 1. Nothing that comes from inside is trusted."""
 
 import asyncio
-import contextlib
+from collections.abc import Sequence
 
 from gagar_sandbox.inside.frames import pack, unpack
+from gagar_sandbox.process import Process
 from gagar_sandbox.types import SandboxLost
 
 STOP_S = 10.0
-COMPLAINT_BYTES = 4096
 
 
 class Link:
-    """Requests over a process's pipes, one at a time. After any failure the process is dead and every call raises SandboxLost."""
+    """Requests to a process, one at a time. After any failure the process is dead and every call raises SandboxLost."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._process = process
+        self._reader = reader
+        self._writer = writer
         self._turn = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, words: Sequence[str], inherited: Sequence[int]) -> "Link":
+        """Start the process; see Process."""
+        process = Process(words, inherited)
+        return cls(process, *await asyncio.open_connection(sock=process.socket))
 
     async def call(self, *request: bytes, reply_bytes: int, timeout_s: float) -> list[bytes]:
         """Send one request and return the reply's fields. Cancelled, it stops what runs inside before it lets go."""
         async with self._turn:
-            self._write(*request)
+            if self._writer.is_closing():
+                raise SandboxLost("the sandbox is closed")
+            self._writer.write(pack(*request))
             return await self.reply(reply_bytes, timeout_s)
 
     async def reply(self, reply_bytes: int, timeout_s: float) -> list[bytes]:
@@ -29,12 +39,12 @@ class Link:
             return await asyncio.wait_for(asyncio.shield(receiving), timeout_s)
         except TimeoutError as error:
             raise SandboxLost(f"the sandbox did not answer within {timeout_s:.0f} s") from error
-        except EOFError as error:
+        except (EOFError, OSError) as error:
             raise SandboxLost("the sandbox has died") from error
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise SandboxLost(f"the sandbox answered nonsense: {error}") from error
         except asyncio.CancelledError:
-            self._write(b"cancel")
+            self._writer.write(pack(b"cancel"))
             await asyncio.wait({receiving}, timeout=STOP_S)
             raise
         finally:
@@ -48,40 +58,28 @@ class Link:
         return SandboxLost(f"the sandbox answered nonsense to {request}")
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-
-    async def close(self) -> None:
-        """End of input ends PID 1, and the kernel everything else inside; what does not go is killed."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            await asyncio.wait_for(self._process.wait(), STOP_S)
-        except TimeoutError:
-            self.kill()
-            await asyncio.wait_for(self._process.wait(), STOP_S)
-        except asyncio.CancelledError:
-            self.kill()
-            raise
+        self._process.kill()
+        self._writer.close()
 
     async def complaint(self) -> str:
-        """What bwrap or PID 1 said before it ended."""
-        assert self._process.stderr is not None
+        """What the process said before it ended or was killed."""
         self.kill()
-        with contextlib.suppress(TimeoutError):
-            said = await asyncio.wait_for(self._process.stderr.read(COMPLAINT_BYTES), STOP_S)
-            return said.decode(errors="replace").strip()
-        return ""
+        await self._process.wait(STOP_S)
+        return self._process.said()
 
-    def _write(self, *request: bytes) -> None:
-        assert self._process.stdin is not None
-        if self._process.stdin.is_closing():
-            raise SandboxLost("the sandbox is closed")
-        self._process.stdin.write(pack(*request))
+    async def close(self) -> None:
+        """End of input ends PID 1, and the kernel everything else inside. What does not go is killed.
+        Raises SandboxLost where even that does not help."""
+        self._writer.close()
+        try:
+            ended = await self._process.wait(STOP_S)
+        finally:
+            self._process.kill()
+        if not ended and not await self._process.wait(STOP_S):
+            raise SandboxLost("a killed sandbox has not ended")
 
     async def _receive(self, limit: int) -> list[bytes]:
-        assert self._process.stdout is not None
-        size = int.from_bytes(await self._process.stdout.readexactly(4), "big")
+        size = int.from_bytes(await self._reader.readexactly(4), "big")
         if size > limit:
             raise ValueError(f"a reply of {size} bytes where {limit} are the most")
-        return unpack(await self._process.stdout.readexactly(size))
+        return unpack(await self._reader.readexactly(size))

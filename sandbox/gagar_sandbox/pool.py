@@ -30,6 +30,16 @@ class LocalPool:
         self._without_overlay: set[int] = set()
         self._closed = False
 
+    @property
+    def overlays(self) -> bool:
+        """Whether no overlay has been refused so far."""
+        return not self._without_overlay
+
+    @property
+    def cgroup_version(self) -> int | None:
+        """Of the control groups that bound memory and processes; None where PID 1 of each sandbox watches instead."""
+        return self._host.cgroups.version if self._host.cgroups else None
+
     async def acquire(self, spec: SandboxSpec) -> LocalSandbox:
         """See SandboxPool.acquire. Raises ValueError or FileNotFoundError where the spec names what cannot be mounted."""
         check_spec(spec)
@@ -42,6 +52,9 @@ class LocalPool:
             self._slots.release()
             raise
         self._live.add(sandbox)
+        if self._closed:
+            await sandbox.close()
+            raise SandboxLost("the pool is closed")
         return sandbox
 
     async def close(self) -> None:
@@ -55,15 +68,19 @@ class LocalPool:
         """Under an overlay where user, bwrap, kernel and the base's file system allow one; else with a copy of the base."""
         status = spec.base.stat()
         # An overlay cannot copy up what belongs to a user whom the sandbox does not know.
-        if status.st_uid == os.geteuid() and status.st_dev not in self._without_overlay:
-            try:
-                return await start(self._host, spec, overlay=True, on_close=self._forget)
-            except Refused:
-                self._without_overlay.add(status.st_dev)
+        overlay = status.st_uid == os.geteuid() and status.st_dev not in self._without_overlay
         try:
-            return await start(self._host, spec, overlay=False, on_close=self._forget)
+            if overlay:
+                with contextlib.suppress(Refused):
+                    return await start(self._host, spec, overlay=True, on_close=self._forget)
+            sandbox = await start(self._host, spec, overlay=False, on_close=self._forget)
         except Refused as error:
             raise unavailable(str(error)) from error
+        except OSError as error:
+            raise SandboxLost(f"cannot start a sandbox: {error}") from error
+        if overlay:
+            self._without_overlay.add(status.st_dev)
+        return sandbox
 
     def _forget(self, sandbox: LocalSandbox) -> None:
         self._live.discard(sandbox)

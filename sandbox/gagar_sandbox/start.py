@@ -1,9 +1,8 @@
 """Starting one sandbox: the process, the copy of its files where there is no overlay, its limits."""
 
-import asyncio
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -38,7 +37,7 @@ async def start(host: Host, spec: SandboxSpec, *, overlay: bool, on_close: Calla
     mounts = Mounts(host.hold, disk) if overlay else Mounts(None, disk + _tree_bytes(spec.base))
     info, writer = os.pipe()
     try:
-        link = Link(await _spawn(command(host.bwrap, spec, mounts, writer), writer))
+        link = await Link.open(command(host.bwrap, spec, mounts, writer), [writer])
         leaf = None
         try:
             await _ready(link)
@@ -57,18 +56,6 @@ async def start(host: Host, spec: SandboxSpec, *, overlay: bool, on_close: Calla
         os.close(info)
         os.close(writer)
     return sandbox
-
-
-async def _spawn(words: Sequence[str], inherited: int) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *words,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        pass_fds=(inherited,),
-        start_new_session=True,  # Ctrl-C in a terminal is for the controller alone
-        env={},
-    )
 
 
 async def _ready(link: Link) -> None:

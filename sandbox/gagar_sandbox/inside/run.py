@@ -97,6 +97,7 @@ def _spawn(argv: list[bytes], env: dict[bytes, bytes], stdin: bytes, stdout: int
                 file.write(stdin)
             os.lseek(source, 0, os.SEEK_SET)
         actions = [(os.POSIX_SPAWN_DUP2, descriptor, target) for target, descriptor in enumerate((source, stdout, stderr))]
+        os.putenv(b"PATH", env.get(b"PATH", b""))  # where posix_spawnp looks
         # PID 1 of Python ignores these signals; a command expects their defaults.
         return os.posix_spawnp(
             argv[0], argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=(SIGINT, SIGPIPE, SIGXFSZ)
