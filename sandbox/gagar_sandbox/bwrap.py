@@ -57,8 +57,9 @@ def check_spec(spec: SandboxSpec) -> None:
             raise FileNotFoundError(f"read_only path {outside} does not exist")
 
 
-def command(bwrap: Path, spec: SandboxSpec, mounts: Mounts, info_fd: int) -> list[str]:
-    """The whole command line, PID 1 included. bwrap writes a JSON object with `child-pid` to `info_fd`."""
+def command(bwrap: Path, inside: Path, spec: SandboxSpec, mounts: Mounts, info_fd: int) -> list[str]:
+    """The whole command line, PID 1 included, whose code lies in the folder `inside`. bwrap writes a JSON object with
+    `child-pid` to `info_fd`."""
     return [
         *_disk(bwrap, mounts),
         *(str(bwrap), "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
@@ -66,8 +67,8 @@ def command(bwrap: Path, spec: SandboxSpec, mounts: Mounts, info_fd: int) -> lis
         *("--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"),
         *("--info-fd", str(info_fd)),
         *_root(mounts),
-        *_system(),
-        *_interpreter(),
+        *_system(inside),
+        *_interpreter(inside),
         *_work(spec, mounts),
         *("--chdir", spec.workdir, "--", PYTHON, "-I", "-S", "-c"),
         f"import sys; sys.path.insert(0, {HOME!r}); from inside.main import main; main()",
@@ -96,7 +97,7 @@ def _root(mounts: Mounts) -> Iterator[str]:
     yield from ("--perms", "1777", "--dir", "/tmp", "--perms", "1777", "--dir", "/var/tmp")
 
 
-def _system() -> Iterator[str]:
+def _system(inside: Path) -> Iterator[str]:
     yield from _read_only("/usr", "/usr")
     for name in ROOT_LINKS:
         path = Path("/", name)
@@ -107,10 +108,10 @@ def _system() -> Iterator[str]:
     for name in ETC_SHARED:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
     for name in ETC_OWN:
-        yield from _read_only(str(INSIDE / "etc" / name), f"/etc/{name}")
+        yield from _read_only(str(inside / "etc" / name), f"/etc/{name}")
 
 
-def _interpreter() -> Iterator[str]:
+def _interpreter(inside: Path) -> Iterator[str]:
     """The base installation of the running interpreter, at its own place, and PID 1's code."""
     for prefix in sorted({sys.base_prefix, os.path.realpath(sys.base_prefix)}):
         if not Path(prefix).is_relative_to("/usr"):
@@ -118,7 +119,7 @@ def _interpreter() -> Iterator[str]:
     executable = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]
     for name in ("python", "python3"):
         yield from ("--symlink", executable, f"{HOME}/bin/{name}")
-    yield from _read_only(str(INSIDE), f"{HOME}/inside")
+    yield from _read_only(str(inside), f"{HOME}/inside")
 
 
 def _work(spec: SandboxSpec, mounts: Mounts) -> Iterator[str]:

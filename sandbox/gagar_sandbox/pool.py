@@ -3,14 +3,12 @@
 import asyncio
 import contextlib
 import os
-import tempfile
-from pathlib import Path
 
-from gagar_sandbox.bwrap import check_spec, find_bwrap
-from gagar_sandbox.cgroup_find import find_cgroups
+from gagar_sandbox.bwrap import check_spec
+from gagar_sandbox.host import Host
 from gagar_sandbox.local import LocalSandbox
 from gagar_sandbox.mend import unavailable
-from gagar_sandbox.start import Host, Refused, start
+from gagar_sandbox.start import Refused, start
 from gagar_sandbox.types import SandboxLost, SandboxSpec
 
 LIVE_PER_CORE = 4
@@ -23,8 +21,7 @@ class LocalPool:
     def __init__(self, concurrency: int | None = None) -> None:
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}: a pool needs room for one sandbox")
-        bwrap = find_bwrap()
-        self._host = Host(bwrap, Path(tempfile.mkdtemp(prefix="gagar-hold-")), find_cgroups())
+        self._host = Host.prepare()
         self._slots = asyncio.Semaphore(concurrency or LIVE_PER_CORE * len(os.sched_getaffinity(0)))
         self._live: set[LocalSandbox] = set()
         self._without_overlay: set[int] = set()
@@ -60,9 +57,10 @@ class LocalPool:
     async def close(self) -> None:
         """Close every sandbox. An acquire that still waits raises SandboxLost."""
         self._closed = True
-        await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
-        with contextlib.suppress(FileNotFoundError):
-            self._host.hold.rmdir()
+        try:
+            await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
+        finally:
+            self._host.close()
 
     async def _start(self, spec: SandboxSpec) -> LocalSandbox:
         """Under an overlay where user, bwrap, kernel and the base's file system allow one; else with a copy of the base."""

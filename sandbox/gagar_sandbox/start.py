@@ -3,11 +3,11 @@
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from gagar_sandbox.bwrap import BASE, HOME, MIB, PYTHON, Mounts, command
 from gagar_sandbox.cgroup import Cgroups, Leaf
+from gagar_sandbox.host import Host
 from gagar_sandbox.limits import set_rlimits
 from gagar_sandbox.link import Link
 from gagar_sandbox.local import LocalSandbox
@@ -22,22 +22,13 @@ class Refused(SandboxLost):
     """bwrap would not build the sandbox; the message is its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
-    """What this machine offers. `hold` is an empty folder for the mounts of overlays; without `cgroups`, PID 1 watches."""
-
-    bwrap: Path
-    hold: Path
-    cgroups: Cgroups | None
-
-
 async def start(host: Host, spec: SandboxSpec, *, overlay: bool, on_close: Callable[[LocalSandbox], None]) -> LocalSandbox:
     """A sandbox ready for requests, its base under an overlay or copied. Raises Refused, SandboxLost, OSError."""
     disk = spec.limits.disk_mb * MIB
     mounts = Mounts(host.hold, disk) if overlay else Mounts(None, disk + _tree_bytes(spec.base))
     info, writer = os.pipe()
     try:
-        link = await Link.open(command(host.bwrap, spec, mounts, writer), [writer])
+        link = await Link.open(command(host.bwrap, host.inside, spec, mounts, writer), [writer])
         leaf = None
         try:
             await _ready(link)
