@@ -7,6 +7,7 @@ nothing where CUDA is present.
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ def enable() -> None:
     """Call once, before anything of Megatron is built."""
     if torch.cuda.is_available():
         return
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # Megatron compiles small functions, which takes longer here than they ever do
     _answer_device_questions()
     _allocate_on_cpu()
     _use_cpu_random_state()

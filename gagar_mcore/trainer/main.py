@@ -18,7 +18,7 @@ def main() -> None:
     layout = RunLayout(arguments.run)
     recipe = load_recipe(str(layout.recipe))
 
-    from gagar_mcore.trainer.setup import start_rank
+    from gagar_mcore.trainer.rank import start_rank
 
     start_rank(recipe.trainer)
 

@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from gagar_mcore.models.packed import PackedSequences
+from gagar_mcore.models.packed import PackedSequences, packed_sequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,7 @@ class PackedTokens:
     first of its sequence."""
 
     tokens: Tensor
-    packed: "PackedSequences"
+    packed: PackedSequences
     scored: Tensor
 
 
@@ -34,8 +33,6 @@ def pack_tokens(
 ) -> PackedTokens:
     """tokens, scored `[T]`, cu_seqlens `[S + 1]`. Raises ValueError where the first token of a sequence is to be scored:
     nothing predicts it."""
-    from gagar_mcore.models.packed import packed_sequences
-
     starts = cu_seqlens[:-1]
     if scored[starts].any():
         raise ValueError("a sequence's first token has loss weight, but nothing predicts it; its mask must be 0")

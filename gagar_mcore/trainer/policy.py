@@ -7,7 +7,6 @@ from functools import partial, reduce
 
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
 from torch import Tensor
 
 from gagar_mcore.config.learning import LossSection, OptimizerSection, TrainerSection
@@ -16,7 +15,7 @@ from gagar_mcore.records.batch import Batch
 from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens, select, select_bounds
 from gagar_mcore.trainer.packing import plan_microbatches
 from gagar_mcore.trainer.setup import Policy
-from gagar_mcore.trainer.update import accumulate_gradients, step_optimizer
+from gagar_mcore.trainer.update import accumulate_gradients, data_parallel_rank, over_replicas, step_optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +37,11 @@ def apply_batch(policy: Policy, batch: Batch, trainer: TrainerSection, temperatu
     stats = accumulate_gradients(policy, parts, partial(part_loss, trainer.loss), temperature)
     lr = learning_rate(trainer.optimizer, step)
     grad_norm = step_optimizer(policy, lr, trainer.optimizer.weight_decay)
-    measured = over_ranks(reduce(PolicyStats.combine, stats)).metrics()
+    measured = reduce(PolicyStats.combine, stats)
+    total = PolicyStats(over_replicas(measured.sums), over_replicas(measured.maxima, dist.ReduceOp.MAX))
     seconds = time.perf_counter() - started
     metrics = {
-        **measured,
+        **total.metrics(),
         "grad_norm": grad_norm,
         "lr": lr,
         "tokens": float(len(batch.tokens)),
@@ -57,7 +57,7 @@ def policy_parts(batch: Batch, trainer: TrainerSection) -> list[PolicyPart]:
     """This rank's micro-batches."""
     lengths = batch.cu_seqlens[1:] - batch.cu_seqlens[:-1]
     plan = plan_microbatches(lengths.tolist(), trainer.tokens_per_microbatch, trainer.dp)
-    return [_part(batch, sequences, trainer.tp) for sequences in plan[parallel_state.get_data_parallel_rank()]]
+    return [_part(batch, sequences, trainer.tp) for sequences in plan[data_parallel_rank()]]
 
 
 def part_loss(section: LossSection, part: PolicyPart, logprobs: Tensor) -> tuple[Tensor, PolicyStats]:
@@ -78,14 +78,6 @@ def part_loss(section: LossSection, part: PolicyPart, logprobs: Tensor) -> tuple
 def learning_rate(section: OptimizerSection, step: int) -> float:
     """Linear warm-up, then constant; `step` counts from 1."""
     return section.lr * min(1.0, step / max(section.warmup_steps, 1))
-
-
-def over_ranks(stats: PolicyStats) -> PolicyStats:
-    """Data-parallel ranks hold different sequences; all other ranks hold the same."""
-    group = parallel_state.get_data_parallel_group()
-    dist.all_reduce(stats.sums, group=group)
-    dist.all_reduce(stats.maxima, dist.ReduceOp.MAX, group=group)
-    return stats
 
 
 def _part(batch: Batch, sequences: Sequence[int], tp: int) -> PolicyPart:

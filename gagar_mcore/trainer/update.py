@@ -5,6 +5,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
 from torch import Tensor
@@ -78,3 +80,15 @@ def step_optimizer(policy: Policy, lr: float, weight_decay: float) -> float:
     if not ok:
         raise RuntimeError("the optimizer refused the step: the gradient is not finite")
     return float(grad_norm)
+
+
+def data_parallel_rank() -> int:
+    """Ranks of one number hold the same sequences."""
+    rank: int = parallel_state.get_data_parallel_rank()
+    return rank
+
+
+def over_replicas(values: Tensor, operation: Any = dist.ReduceOp.SUM) -> Tensor:
+    """Combine, in place, what data-parallel ranks found on their own sequences."""
+    dist.all_reduce(values, operation, group=parallel_state.get_data_parallel_group())
+    return values

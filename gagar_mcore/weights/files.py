@@ -1,6 +1,6 @@
 """Checkpoint directories in Hugging Face format."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from safetensors import safe_open
@@ -29,9 +29,11 @@ def open_tensors(directory: Path) -> TensorReader:
     return read
 
 
-def write_tensors(tensors: Iterable[tuple[str, Tensor]], directory: Path) -> None:
-    """One `model.safetensors`; equal tensors give equal bytes."""
+def write_checkpoint(tensors: Iterable[tuple[str, Tensor]], companions: Mapping[str, bytes], directory: Path) -> None:
+    """One `model.safetensors` and the companions beside it; equal content gives equal bytes."""
     save_file({name: tensor.contiguous() for name, tensor in tensors}, directory / "model.safetensors", metadata={"format": "pt"})
+    for name, content in companions.items():
+        (directory / name).write_bytes(content)
 
 
 def read_companions(directory: Path) -> dict[str, bytes]:

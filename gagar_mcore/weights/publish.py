@@ -11,7 +11,7 @@ from gagar_mcore.records.epochs import Fence
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.lineage import current_lineage, open_lineage
 from gagar_mcore.records.store import MANIFEST, directory_digest, publish_directory, read_manifest
-from gagar_mcore.weights.files import write_tensors
+from gagar_mcore.weights.files import write_checkpoint
 
 KIND = "weights"
 
@@ -23,9 +23,7 @@ def publish_weights(
     published with the same content it stays as it is; with other content, a new lineage begins with this version."""
 
     def fill(directory: Path) -> dict[str, Any]:
-        write_tensors(tensors, directory)
-        for name, content in companions.items():
-            (directory / name).write_bytes(content)
+        write_checkpoint(tensors, companions, directory)
         return {"version": version}
 
     path = layout.weights(version, current_lineage(layout))

@@ -1,0 +1,122 @@
+"""Supervised fine-tuning: weighted next-token likelihood, one optimizer step after another. Imported after `rank.start_rank`."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gagar_mcore.config.learning import TrainerSection
+from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.models.init import random_tensors
+from gagar_mcore.models.mimo_v2 import read_config
+from gagar_mcore.records.store import publish_directory
+from gagar_mcore.sft.data import SftData
+from gagar_mcore.sft.schedule import learning_rate
+from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens, select, select_bounds
+from gagar_mcore.trainer.packing import plan_microbatches
+from gagar_mcore.trainer.setup import Policy, build_policy
+from gagar_mcore.trainer.shards import gather_tensors, load_tensors
+from gagar_mcore.trainer.update import accumulate_gradients, data_parallel_rank, over_replicas, step_optimizer
+from gagar_mcore.weights.files import open_tensors, read_companions, write_checkpoint
+
+log = logging.getLogger(__name__)
+LOG_EVERY = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SftPart:
+    """Sequences of one micro-batch. weights `[N]`: share of each scored token in the step's loss."""
+
+    packed_tokens: PackedTokens
+    weights: Tensor
+
+
+def fine_tune(
+    recipe: Recipe, trainer: TrainerSection, data: SftData, init: Path, report: Callable[[dict[str, float]], None]
+) -> Policy:
+    """Train on all steps of `data`. A collective; rank 0 reports the metrics of every step."""
+    model = read_config(init)
+    policy = build_policy(model, trainer, recipe.sft.router_bias_update_rate)
+    has_weights = any(init.glob("*.safetensors"))
+    load_tensors(policy.gpt, model, open_tensors(init) if has_weights else random_tensors(model, recipe.seed))
+    for step in range(data.num_steps):
+        metrics = train_step(policy, data, trainer, step, learning_rate(recipe.sft, step + 1, data.num_steps))
+        if dist.get_rank() == 0:
+            report(metrics)
+    return policy
+
+
+def train_step(policy: Policy, data: SftData, trainer: TrainerSection, step: int, lr: float) -> dict[str, float]:
+    """One optimizer step, `step` from 0; returns its metrics. A collective."""
+    started = time.perf_counter()
+    losses = accumulate_gradients(policy, sft_parts(data, trainer, step), part_loss)
+    grad_norm = step_optimizer(policy, lr, trainer.optimizer.weight_decay)
+    loss = over_replicas(torch.stack(losses).sum())
+    seconds = time.perf_counter() - started
+    tokens = int(data.cu_seqlens[data.steps[step + 1]] - data.cu_seqlens[data.steps[step]])
+    return {
+        "step": step + 1,
+        "sft/loss": float(loss),
+        "sft/grad_norm": grad_norm,
+        "sft/lr": lr,
+        "sft/tokens": tokens,
+        "sft/tokens_per_second": tokens / seconds,
+    }
+
+
+def sft_parts(data: SftData, trainer: TrainerSection, step: int) -> list[SftPart]:
+    """This rank's micro-batches of one step."""
+    first, last = int(data.steps[step]), int(data.steps[step + 1])
+    lengths = (data.cu_seqlens[first + 1 : last + 1] - data.cu_seqlens[first:last]).tolist()
+    plan = plan_microbatches(lengths, trainer.tokens_per_microbatch, trainer.dp)[data_parallel_rank()]
+    denominator = data.denominator(step)
+    return [_part(data, [first + i for i in sequences], denominator, trainer.tp) for sequences in plan]
+
+
+def part_loss(part: SftPart, logprobs: Tensor) -> tuple[Tensor, Tensor]:
+    """The part's share of the weighted mean negative log-likelihood of the step; logprobs `[N]`."""
+    loss = -(part.weights * logprobs).sum()
+    return loss, loss.detach()
+
+
+def export(policy: Policy, init: Path, out: Path) -> None:
+    """Publish the weights with configuration and tokenizer of `init`. A collective."""
+    tensors = list(gather_tensors(policy.gpt, policy.model))
+    if dist.get_rank() != 0:
+        return
+
+    def fill(directory: Path) -> dict[str, Any]:
+        write_checkpoint(tensors, read_companions(init), directory)
+        return {"version": 0}
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    publish_directory(out, "weights", 0, fill)
+
+
+def metrics_writer(path: Path | None) -> Callable[[dict[str, float]], None]:
+    """A function that appends metrics to `path` and tells the log now and then."""
+
+    def report(metrics: dict[str, float]) -> None:
+        if path is not None:
+            with open(path, "a") as file:
+                file.write(json.dumps(metrics) + "\n")
+        if metrics["step"] % LOG_EVERY == 0:
+            log.warning(
+                "step %d: loss %.4f, %.0f tokens/s", metrics["step"], metrics["sft/loss"], metrics["sft/tokens_per_second"]
+            )
+
+    return report
+
+
+def _part(data: SftData, sequences: Sequence[int], denominator: float, tp: int) -> SftPart:
+    tokens, weights = (select(column, data.cu_seqlens, sequences) for column in (data.tokens, data.loss_weights))
+    scored = weights > 0
+    packed = pack_tokens(tokens, select_bounds(data.cu_seqlens, sequences), scored, tp)
+    return SftPart(packed, torch.as_tensor(weights[scored] / denominator, dtype=torch.float32, device=device()))

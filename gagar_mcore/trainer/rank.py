@@ -1,0 +1,41 @@
+"""From a started process to a rank of Megatron's process groups."""
+
+import logging
+import math
+import os
+import sys
+import warnings
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from gagar_mcore.config.learning import TrainerSection
+from gagar_mcore.trainer import cpu
+
+
+def start_rank(trainer: TrainerSection) -> None:
+    """Join the process group that torchrun describes and build Megatron's groups in it. A collective waits at most
+    `step_timeout_s`, then the rank fails."""
+    warnings.filterwarnings("ignore")
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    torch.set_num_threads(trainer.threads)
+    cpu.enable()
+
+    from megatron.core import parallel_state  # after cpu.enable, which its import depends on
+
+    from gagar_mcore.trainer import repairs
+
+    repairs.apply()
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=trainer.step_timeout_s))
+    if dist.get_world_size() != trainer.world_size:
+        raise ValueError(f"trainer: the layout needs {trainer.world_size} ranks, {dist.get_world_size()} were started")
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=trainer.tp,
+        expert_model_parallel_size=trainer.ep,
+        expert_tensor_parallel_size=1,
+        distributed_timeout_minutes=math.ceil(trainer.step_timeout_s / 60),
+    )
