@@ -4,7 +4,6 @@
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gagar_mcore.agent.tools import ToolResult
@@ -81,31 +80,27 @@ class BashSession:
     timeout_s: float
 
     async def call(self, text: str) -> ToolResult:
+        name = ""
         try:
             call = parse_call(text)
-        except CallError as error:
-            return ToolResult("", f"error: {error}", ok=False)
+            name = call.name
+            return await self._carry_out(call)
+        except (OSError, ValueError) as error:
+            return ToolResult(name, f"error: {error}", ok=False)
+
+    async def _carry_out(self, call: ToolCall) -> ToolResult:
         match call.name:
             case "bash":
                 return await self._bash(call.arguments["command"])
             case "str_replace":
-                return await self._str_replace(call.arguments)
+                return ToolResult("str_replace", await self._replace(**call.arguments), ok=True)
             case _:
                 return ToolResult("finish", "", ok=True, finished=True)
 
     async def _bash(self, command: str) -> ToolResult:
-        if "\0" in command:
-            return ToolResult("bash", "error: the command holds a NUL character", ok=False)
         script = ["bash", "-c", 'exec 2>&1; eval "$1"', "bash", command]
         result = await self.sandbox.exec(script, timeout_s=self.timeout_s, output_limit=MAX_OBSERVATION_BYTES)
         return ToolResult("bash", _observation(result, self.timeout_s), ok=result.outcome == "exited")
-
-    async def _str_replace(self, arguments: Mapping[str, str]) -> ToolResult:
-        try:
-            observation = await self._replace(arguments["path"], arguments["old"], arguments["new"])
-        except (OSError, ValueError) as error:
-            return ToolResult("str_replace", f"error: {error}", ok=False)
-        return ToolResult("str_replace", observation, ok=True)
 
     async def _replace(self, path: str, old: str, new: str) -> str:
         if not old:

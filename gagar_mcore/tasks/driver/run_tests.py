@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # importing typing takes longer than the tests
     from typing import Any, NoReturn
 
 LOGS = "/logs/verifier"
-CPU_SECONDS = 2
+CPU_SECONDS = 1
 WALL_SECONDS = 15.0
 MAX_ANSWER_BYTES = 1 << 20
 MAX_RESULT_CHARACTERS = 2000
