@@ -63,9 +63,16 @@ class MimoV2Config:
         return self.sliding_kv_heads if self.is_sliding(layer) else self.kv_heads
 
 
-def tiny() -> MimoV2Config:
-    """About one million parameters; trains on a laptop."""
-    return MimoV2Config(
+def preset(name: str) -> MimoV2Config:
+    """Sizes by name. Raises ValueError for a name that is not in PRESETS."""
+    if name not in PRESETS:
+        raise ValueError(f"model.preset: {name!r} is unknown; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+PRESETS = {
+    # About one million parameters; trains on a laptop.
+    "tiny": MimoV2Config(
         vocab_size=512,
         hidden_size=128,
         num_heads=4,
@@ -82,7 +89,8 @@ def tiny() -> MimoV2Config:
         sliding_window=32,
         max_positions=1024,
         init_std=0.03,
-    )
+    ),
+}
 
 
 def read_config(directory: Path) -> MimoV2Config:
