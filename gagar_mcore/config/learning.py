@@ -27,9 +27,11 @@ class GradingSection(Section):
 
 
 class ModelSection(Section):
-    """`family` names the architecture; `init` is a directory in Hugging Face format, or the name of a shipped checkpoint."""
+    """`init` is a directory in Hugging Face format or the name of a shipped checkpoint; `gagar sft` also takes `random`,
+    a fresh model of `preset`."""
 
     family: Literal["mimo_v2"] = "mimo_v2"
+    preset: Literal["tiny"] = "tiny"
     init: str
 
 

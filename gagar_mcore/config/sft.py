@@ -24,4 +24,4 @@ class SftSection(Section):
     context_weight: Rate = 0.2
     failing: Annotated[float, Field(ge=0, le=1)] = 0.2
     sloppy: Annotated[float, Field(ge=0, le=1)] = 0.55
-    demonstration_seed: int = 1
+    demonstration_seed: int = 501

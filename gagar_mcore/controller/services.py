@@ -17,7 +17,7 @@ from gagar_mcore.engine.protocol import Engine
 from gagar_mcore.grading.service import GradingService
 from gagar_mcore.rollout.group import Event, GroupPipeline, Sampler
 from gagar_mcore.tasks.order import TaskOrder
-from gagar_mcore.tasks.source import training_and_heldout
+from gagar_mcore.tasks.source import heldout_tasks, training_tasks
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.verifier import Verifier
 from gagar_sandbox import LocalPool
@@ -83,7 +83,8 @@ async def start_rollout(
         pool = LocalPool(recipe.sandbox.concurrency)
         stack.push_async_callback(pool.close)
         message("preparing tasks")
-        training, heldout = await training_and_heldout(recipe.tasks, layout.root / "tasks", pool, run.epoch.number)
+        training = await training_tasks(recipe.tasks, layout.root / "tasks", pool, run.epoch.number)
+        heldout = await heldout_tasks(recipe.tasks, layout.root / "tasks", pool, run.epoch.number)
         engine = await start_embedded(
             weights,
             version,

@@ -8,21 +8,33 @@ from gagar_mcore.config.rollout import TasksSection
 from gagar_mcore.records.store import MANIFEST, publish_directory
 from gagar_mcore.tasks.load import load_tasks
 from gagar_mcore.tasks.make import make_tasks
-from gagar_mcore.tasks.task import Task
+from gagar_mcore.tasks.task import Task, TaskError
 from gagar_sandbox.types import SandboxPool
 
 
-async def training_and_heldout(
-    section: TasksSection, directory: Path, pool: SandboxPool, epoch: int
-) -> tuple[list[Task], list[Task]]:
-    """Training tasks and held-back tasks; `directory` keeps generated ones over restarts.
-    Of Harbor tasks the last `heldout_count` by id are held back."""
+async def training_tasks(section: TasksSection, directory: Path, pool: SandboxPool, epoch: int) -> list[Task]:
+    """The tasks to train on; `directory` keeps generated ones over restarts."""
     if section.source == "generated":
-        training = await _generated(section.seed, section.count, False, directory / "train", pool, epoch)
-        return training, await _generated(section.heldout_seed, section.heldout_count, True, directory / "heldout", pool, epoch)
+        return await _generated(section.seed, section.count, False, directory / "train", pool, epoch)
+    tasks = _harbor(section)
+    return tasks[: len(tasks) - section.heldout_count]
+
+
+async def heldout_tasks(section: TasksSection, directory: Path, pool: SandboxPool, epoch: int) -> list[Task]:
+    """The tasks to evaluate on: never trained on. Of Harbor tasks, the last `heldout_count` by id."""
+    if section.source == "generated":
+        return await _generated(section.heldout_seed, section.heldout_count, True, directory / "heldout", pool, epoch)
+    tasks = _harbor(section)
+    return tasks[len(tasks) - section.heldout_count :]
+
+
+def _harbor(section: TasksSection) -> list[Task]:
     tasks = sorted(load_tasks(Path(section.path or "")), key=lambda t: t.id)
-    cut = len(tasks) - section.heldout_count
-    return tasks[:cut], tasks[cut:]
+    if section.heldout_count >= len(tasks):
+        raise TaskError(
+            f"{section.path}: tasks.heldout_count {section.heldout_count} leaves none of {len(tasks)} tasks to train on"
+        )
+    return tasks
 
 
 async def _generated(seed: int, count: int, heldout: bool, directory: Path, pool: SandboxPool, epoch: int) -> list[Task]:

@@ -1,0 +1,82 @@
+"""`gagar sft`: the cold start of a policy, from demonstrations to a checkpoint with its measured pass rate."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from gagar_mcore.agent.renderer import Renderer
+from gagar_mcore.config.load import RecipeError, dump_recipe, load_recipe
+from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.controller.run import initial_checkpoint
+from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed
+from gagar_mcore.models.presets import preset
+from gagar_mcore.records.store import publish_directory
+from gagar_mcore.sft.build import fill_sft_data, write_random_start
+from gagar_mcore.sft.data import KIND
+from gagar_mcore.sft.evaluate import evaluate_checkpoint
+
+POLL_SECONDS = 0.5
+
+
+def run_sft(name: str, overrides: Sequence[str]) -> None:
+    """Train and evaluate; the checkpoint is `checkpoint/` below the recipe's output. Raises RecipeError, ProcessFailed."""
+    recipe = load_recipe(name, overrides)
+    root = Path(recipe.output).absolute()
+    if root.is_dir() and any(root.iterdir()):
+        raise RecipeError(f"output: {root} is already used; set another output=DIR")
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "recipe.yaml").write_text(dump_recipe(recipe))
+    start = starting_point(recipe, root)
+    print("writing demonstrations", flush=True)
+    publish_directory(root / "data", KIND, 0, partial(fill_sft_data, section=recipe.sft, renderer=Renderer.load(start)))
+    asyncio.run(_train_and_evaluate(recipe, root, start))
+
+
+def starting_point(recipe: Recipe, root: Path) -> Path:
+    """The checkpoint to go on from, or a fresh directory with configuration and tokenizer where `model.init` is `random`."""
+    if recipe.model.init != "random":
+        return initial_checkpoint(recipe)
+    write_random_start(preset(recipe.model.preset), recipe.sft, root / "start")
+    return root / "start"
+
+
+async def _train_and_evaluate(recipe: Recipe, root: Path, start: Path) -> None:
+    checkpoint = root / "checkpoint"
+    await _train(recipe, root, start, checkpoint)
+    rates = await evaluate_checkpoint(recipe, checkpoint, root)
+    (root / "evaluation.json").write_text(json.dumps(rates, indent=1))
+    print(f"pass rate {rates['pass_rate']:.3f}, clean among passes {rates['clean_share']:.3f}, {rates['sessions']:.0f} sessions")
+    print(f"checkpoint in {checkpoint}")
+
+
+async def _train(recipe: Recipe, root: Path, start: Path, checkpoint: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={recipe.trainer.world_size}"),
+        *("-m", "gagar_mcore.sft.train", str(root / "recipe.yaml"), "--data", str(root / "data"), "--init", str(start)),
+        *("--out", str(checkpoint), "--metrics", str(root / "sft.jsonl")),
+    ]
+    process = await ManagedProcess.start("fine-tuning", command, root / "logs" / "sft.log", {"OMP_NUM_THREADS": "1"})
+    try:
+        shown = 0
+        while process.exit_code is None:
+            await asyncio.sleep(POLL_SECONDS)
+            shown = _show_progress(root / "sft.jsonl", shown, recipe.sft.steps)
+    finally:
+        await process.stop()
+    process.check()
+    if not (checkpoint / "manifest.json").is_file():
+        raise ProcessFailed(f"fine-tuning ended without a checkpoint; see {process.log}")
+
+
+def _show_progress(path: Path, shown: int, steps: int) -> int:
+    """Print one line for every fiftieth step that `path` has beyond `shown`; returns how many it has."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    for line in lines[shown:]:
+        metrics = json.loads(line)
+        if metrics["step"] % 50 == 0:
+            rate = metrics["sft/tokens_per_second"]
+            print(f"step {metrics['step']}/{steps}  loss {metrics['sft/loss']:.3f}  {rate:.0f} tokens/s", flush=True)
+    return len(lines)
