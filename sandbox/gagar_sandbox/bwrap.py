@@ -17,16 +17,18 @@ MIB = 1 << 20
 ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 ETC_SHARED = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "nsswitch.conf")
 ETC_OWN = ("passwd", "group", "hosts")
+WRITABLE = {"/tmp": "tmp", "/var/tmp": "var-tmp", "/logs": "logs", "/dev/shm": "shm"}
 TAKEN = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
 
 
 @dataclass(frozen=True, slots=True)
-class Mounts:
-    """How one sandbox sees its base. `hold` is an empty folder of the host that an overlay's own tmpfs covers, inside
-    the sandbox's mount namespace; None where the base is copied instead, `disk_bytes` then including the copy."""
+class Disk:
+    """All that a sandbox can write: a tmpfs of `size` bytes on `hold`, an empty folder of the host that it covers in the
+    sandbox's own mount namespace alone. The base is its lower layer (`overlay`), or is copied onto it after the start."""
 
-    hold: Path | None
-    disk_bytes: int
+    hold: Path
+    size: int
+    overlay: bool
 
 
 def find_bwrap() -> Path:
@@ -57,80 +59,66 @@ def check_spec(spec: SandboxSpec) -> None:
             raise FileNotFoundError(f"read_only path {outside} does not exist")
 
 
-def command(bwrap: Path, inside: Path, spec: SandboxSpec, mounts: Mounts, info_fd: int) -> list[str]:
+def command(bwrap: Path, inside: Path, spec: SandboxSpec, disk: Disk, info_fd: int) -> list[str]:
     """The whole command line, PID 1 included, whose code lies in the folder `inside`. bwrap writes a JSON object with
     `child-pid` to `info_fd`."""
     return [
-        *_disk(bwrap, mounts),
+        *_outer(bwrap, disk),
         *(str(bwrap), "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
         *("--unshare-cgroup-try", "--disable-userns", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
         *("--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"),
-        *("--info-fd", str(info_fd)),
-        *_root(mounts),
+        *("--info-fd", str(info_fd), "--bind", str(disk.hold / "root"), "/"),
+        # Read-only, for to the kernel a sandbox that root started owns /proc/sys.
+        *("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"),
         *_system(inside),
         *_interpreter(inside),
-        *_work(spec, mounts),
+        *_writable(spec, disk),
+        *(word for at, outside in spec.read_only.items() for word in ("--ro-bind", str(outside.resolve()), at)),
+        *("--remount-ro", "/dev", "--remount-ro", "/"),
         *("--chdir", spec.workdir, "--", PYTHON, "-I", "-S", "-c"),
         f"import sys; sys.path.insert(0, {HOME!r}); from inside.main import main; main()",
     ]
 
 
-def _disk(bwrap: Path, mounts: Mounts) -> Iterator[str]:
-    """An outer bwrap with nothing but a tmpfs of limited size: bwrap's own --tmp-overlay writes to one without a limit."""
-    if mounts.hold is not None:
-        yield from (str(bwrap), "--unshare-user", "--die-with-parent", "--dev-bind", "/", "/")
-        yield from ("--size", str(mounts.disk_bytes), "--tmpfs", str(mounts.hold))
-        for name in ("root", "upper", "work"):
-            yield from ("--dir", str(mounts.hold / name))
-        yield "--"
-
-
-def _root(mounts: Mounts) -> Iterator[str]:
-    size = str(mounts.disk_bytes)
-    if mounts.hold is None:
-        yield from ("--size", size, "--tmpfs", "/")
-    else:
-        yield from ("--bind", str(mounts.hold / "root"), "/")
-    # Read-only, for to the kernel a sandbox started by root owns /proc/sys and the nodes of /dev.
-    yield from ("--proc", "/proc", "--remount-ro", "/proc")
-    yield from ("--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
-    yield from ("--perms", "1777", "--dir", "/tmp", "--perms", "1777", "--dir", "/var/tmp")
+def _outer(bwrap: Path, disk: Disk) -> Iterator[str]:
+    """An outer bwrap that makes the tmpfs and runs the inner one: the disk of bwrap's own --tmp-overlay has no limit."""
+    yield from (str(bwrap), "--unshare-user", "--die-with-parent", "--dev-bind", "/", "/")
+    yield from ("--size", str(disk.size), "--tmpfs", str(disk.hold))
+    for name in ("root", "upper", "work", *WRITABLE.values()):
+        yield from ("--perms", "1777" if name in WRITABLE.values() else "0755", "--dir", str(disk.hold / name))
+    yield "--"
 
 
 def _system(inside: Path) -> Iterator[str]:
-    yield from _read_only("/usr", "/usr")
+    yield from ("--ro-bind", "/usr", "/usr")
     for name in ROOT_LINKS:
         path = Path("/", name)
         if path.is_symlink():
             yield from ("--symlink", os.readlink(path), str(path))
         elif path.is_dir():
-            yield from _read_only(str(path), str(path))
+            yield from ("--ro-bind", str(path), str(path))
     for name in ETC_SHARED:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
     for name in ETC_OWN:
-        yield from _read_only(str(inside / "etc" / name), f"/etc/{name}")
+        yield from ("--ro-bind", str(inside / "etc" / name), f"/etc/{name}")
 
 
 def _interpreter(inside: Path) -> Iterator[str]:
     """The base installation of the running interpreter, at its own place, and PID 1's code."""
     for prefix in sorted({sys.base_prefix, os.path.realpath(sys.base_prefix)}):
         if not Path(prefix).is_relative_to("/usr"):
-            yield from _read_only(prefix, prefix)
+            yield from ("--ro-bind", prefix, prefix)
     executable = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]
     for name in ("python", "python3"):
         yield from ("--symlink", executable, f"{HOME}/bin/{name}")
-    yield from _read_only(str(inside), f"{HOME}/inside")
+    yield from ("--ro-bind", str(inside), f"{HOME}/inside")
 
 
-def _work(spec: SandboxSpec, mounts: Mounts) -> Iterator[str]:
+def _writable(spec: SandboxSpec, disk: Disk) -> Iterator[str]:
+    for path, name in WRITABLE.items():
+        yield from ("--bind", str(disk.hold / name), path)
     base = str(spec.base.resolve())
-    if mounts.hold is None:
-        yield from (*_read_only(base, BASE), "--dir", spec.workdir)
+    if disk.overlay:
+        yield from ("--overlay-src", base, "--overlay", str(disk.hold / "upper"), str(disk.hold / "work"), spec.workdir)
     else:
-        yield from ("--overlay-src", base, "--overlay", str(mounts.hold / "upper"), str(mounts.hold / "work"), spec.workdir)
-    for inside, outside in spec.read_only.items():
-        yield from _read_only(str(outside.resolve()), inside)
-
-
-def _read_only(outside: str, inside: str) -> Iterator[str]:
-    yield from ("--ro-bind", outside, inside)
+        yield from ("--ro-bind", base, BASE, "--bind", str(disk.hold / "upper"), spec.workdir)

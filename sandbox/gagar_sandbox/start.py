@@ -1,17 +1,19 @@
 """Starting one sandbox: the process, the copy of its files where there is no overlay, its limits."""
 
+import asyncio
+import functools
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from gagar_sandbox.bwrap import BASE, HOME, MIB, PYTHON, Mounts, command
+from gagar_sandbox.bwrap import BASE, HOME, MIB, PYTHON, Disk, command
 from gagar_sandbox.cgroup import Cgroups, Leaf
 from gagar_sandbox.host import Host
 from gagar_sandbox.limits import set_rlimits
 from gagar_sandbox.link import Link
 from gagar_sandbox.local import LocalSandbox
-from gagar_sandbox.types import SandboxLost, SandboxSpec
+from gagar_sandbox.types import Limits, SandboxLost, SandboxSpec
 
 START_S = 60.0
 COPY_S = 300.0
@@ -24,16 +26,16 @@ class Refused(SandboxLost):
 
 async def start(host: Host, spec: SandboxSpec, *, overlay: bool, on_close: Callable[[LocalSandbox], None]) -> LocalSandbox:
     """A sandbox ready for requests, its base under an overlay or copied. Raises Refused, SandboxLost, OSError."""
-    disk = spec.limits.disk_mb * MIB
-    mounts = Mounts(host.hold, disk) if overlay else Mounts(None, disk + _tree_bytes(spec.base))
+    size = spec.limits.disk_mb * MIB + (0 if overlay else await asyncio.to_thread(_tree_bytes, spec.base))
+    words = functools.partial(command, host.bwrap, host.inside, spec, Disk(host.hold, size, overlay))
     info, writer = os.pipe()
     try:
-        link = await Link.open(command(host.bwrap, host.inside, spec, mounts, writer), [writer])
+        link = await Link.open(words(writer), [writer])
         leaf = None
         try:
             await _ready(link)
             pid = _pid(os.read(info, 4096))
-            leaf = await _limit(link, pid, spec, mounts, host.cgroups)
+            leaf = await _limit(link, pid, spec.limits, size, host.cgroups)
             sandbox = LocalSandbox(link, spec.limits, leaf, on_close)
             if not overlay:
                 await _copy_base(sandbox, spec)
@@ -41,7 +43,7 @@ async def start(host: Host, spec: SandboxSpec, *, overlay: bool, on_close: Calla
         except BaseException:
             await link.close()
             if leaf is not None:
-                leaf.remove()
+                await asyncio.to_thread(leaf.remove)
             raise
     finally:
         os.close(info)
@@ -64,13 +66,13 @@ def _pid(info: bytes) -> int:
     return int(found[1])
 
 
-async def _limit(link: Link, pid: int, spec: SandboxSpec, mounts: Mounts, cgroups: Cgroups | None) -> Leaf | None:
-    """Bound memory and processes together. What is written lies in memory too, and is bounded apart."""
-    memory, processes = spec.limits.memory_mb * MIB, spec.limits.processes
+async def _limit(link: Link, pid: int, limits: Limits, disk_bytes: int, cgroups: Cgroups | None) -> Leaf | None:
+    """Bound memory and processes together. What is written lies in memory too, and has a bound of its own."""
+    memory, processes = limits.memory_mb * MIB, limits.processes
     if cgroups is None:
         await link.call(b"watch", b"%d" % memory, b"%d" % processes, reply_bytes=READY_BYTES, timeout_s=START_S)
         return None
-    leaf = cgroups.leaf(memory + mounts.disk_bytes, processes + 1)
+    leaf = cgroups.leaf(memory + disk_bytes, processes + 1)
     leaf.add(pid)
     return leaf
 
