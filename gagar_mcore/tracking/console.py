@@ -56,6 +56,7 @@ class Console:
         self._started = time.monotonic()
         self._stages: dict[str, Stage] = {}
         self._current = 0
+        self._begun: tuple[float, int] | None = None
         self._history: History = ()
         self._live = Live(get_renderable=self._render, console=self._rich, refresh_per_second=4) if self._is_live else None
 
@@ -74,10 +75,11 @@ class Console:
 
     def stage(self, name: str, done: int, total: int, **counts: int) -> None:
         """`done` of `total` (groups, say) of a stage of the current step; `counts` are shown beside the bar."""
+        self._begun = self._begun or (time.monotonic(), self._current)
         self._stages = {**self._stages, name: Stage(name, done, total, counts)}
 
     def step_finished(self, step: int, metrics: Metrics) -> None:
-        """The metrics of a finished step, step 0 being the evaluation of the initial policy."""
+        """The metrics of a finished step, of this start or of an earlier one; step 0 is the evaluation of the initial policy."""
         self._history = (*self._history, (step, metrics))
         self._stages = {}
         self._current = step
@@ -108,11 +110,13 @@ class Console:
         )
 
     def _position(self) -> str:
-        elapsed = time.monotonic() - self._started
-        done = sum(step > 0 for step, _ in self._history)
-        left = self._steps - self._current
-        remaining = f", about {_clock(elapsed / done * left)} left" if done and left else ""
-        return f"step {min(self._current + 1, self._steps)} of {self._steps}, {_clock(elapsed)}{remaining}"
+        now = time.monotonic()
+        words = f"step {min(self._current + 1, self._steps)} of {self._steps}, {_clock(now - self._started)}"
+        if self._begun is None or not self._begun[1] < self._current < self._steps:
+            return words
+        began, first = self._begun
+        pace = (now - began) / (self._current - first)
+        return f"{words}, about {_clock(pace * (self._steps - self._current))} left"
 
 
 def step_line(step: int, steps: int, metrics: Metrics) -> str:

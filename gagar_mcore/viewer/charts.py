@@ -28,11 +28,13 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What a chart shows. `references` are labelled values drawn across; `include` are values the axis must reach."""
+    """What a chart shows. `form` writes a value, `axis` one at a tick where that is to differ from the plain number;
+    `references` are labelled values drawn across, `include` values that the axis must reach."""
 
     title: str
     series: tuple[Series, ...]
     form: Number
+    axis: Number | None = None
     note: str = ""
     references: tuple[tuple[str, float], ...] = ()
     include: tuple[float, ...] = ()
@@ -85,11 +87,11 @@ def _legend(chart: Chart, shown: Sequence[Series]) -> Markup:
 def _drawing(chart: Chart, shown: Sequence[Series], points: Sequence[Point]) -> Markup:
     x = linear([float(step) for step, _ in points], LEFT, WIDTH - RIGHT, whole=True)
     y = _vertical(chart, points)
-    parts = [_grid(x, y), *[_reference(label, value, y) for label, value in chart.references]]
+    parts = [_grid(chart, x, y), *[_reference(label, value, y) for label, value in chart.references]]
     if chart.stacked:
         width = max(1.0, 0.8 * (WIDTH - LEFT - RIGHT) / (points[-1][0] - points[0][0] + 1))
         x = Scale(x.low, x.high, LEFT + width / 2 + 2, WIDTH - RIGHT - width / 2, x.ticks)
-        parts = [_grid(x, y), _bars(shown, points, x, y, width)]
+        parts = [_grid(chart, x, y), _bars(shown, points, x, y, width)]
     else:
         parts += [_line(s, points, x, y) for s in shown]
     parts.append(_hover(chart, shown, points, x))
@@ -102,8 +104,8 @@ def _vertical(chart: Chart, points: Sequence[Point]) -> Scale:
     return (logarithmic if chart.log else linear)(values, HEIGHT - BOTTOM, TOP)
 
 
-def _grid(x: Scale, y: Scale) -> Markup:
-    form, whole = tick_format(y), tick_format(x)
+def _grid(chart: Chart, x: Scale, y: Scale) -> Markup:
+    form, whole = chart.axis or tick_format(y), tick_format(x)
     lines = [element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y(t), y2=y(t), class_="rule") for t in y.ticks]
     left = [element("text", form(t), x=LEFT - 6, y=y(t) + 3, text_anchor="end") for t in y.ticks]
     below = [element("text", whole(t), x=x(t), y=HEIGHT - 8, text_anchor="middle") for t in x.ticks]
@@ -112,7 +114,11 @@ def _grid(x: Scale, y: Scale) -> Markup:
 
 def _reference(label: str, value: float, y: Scale) -> Markup:
     line = element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y(value), y2=y(value))
-    return element("g", line, element("text", label, x=WIDTH - RIGHT, y=y(value) - 3, text_anchor="end"), class_="reference")
+    if y(value) + 16 < HEIGHT - BOTTOM:
+        name = element("text", label, x=WIDTH - RIGHT, y=y(value) + 12, text_anchor="end")
+    else:
+        name = element("text", label, x=LEFT + 4, y=y(value) - 4)
+    return element("g", line, name, class_="reference")
 
 
 def _line(series: Series, points: Sequence[Point], x: Scale, y: Scale) -> Markup:

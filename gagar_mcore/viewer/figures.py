@@ -1,6 +1,10 @@
 """The charts of the page: which metrics, in which figure, against which references."""
 
+import math
+from collections.abc import Mapping
+
 from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.tracking.metrics import Metrics
 from gagar_mcore.viewer.charts import Chart, Series
 
 LOGPROB_TOLERANCE = 1e-3
@@ -8,6 +12,10 @@ LOGPROB_TOLERANCE = 1e-3
 
 def _share(value: float) -> str:
     return f"{100 * value:.1f} %"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f} %"
 
 
 def _plain(value: float) -> str:
@@ -22,24 +30,30 @@ def _seconds(value: float) -> str:
     return f"{value:,.1f} s"
 
 
-def charts(recipe: Recipe | None) -> list[Chart]:
+def charts(recipe: Recipe | None, metrics: Mapping[int, Metrics]) -> list[Chart]:
+    """All figures; rates are drawn against those of the initial policy."""
     cap = recipe.method.cap if recipe and recipe.method.name == "gagar" else None
     return [
         Chart(
             "Pass rate",
             (Series("training", "rollout/pass_rate", "a"), Series("held back", "eval/pass_rate", "a strong", True)),
             _share,
+            _percent,
+            references=_initial(metrics, "eval/pass_rate"),
         ),
         Chart(
             "Clean share of passes",
             (Series("training", "rollout/clean_share", "b"), Series("held back", "eval/clean_share", "b strong", True)),
             _share,
+            _percent,
+            references=_initial(metrics, "eval/clean_share"),
         ),
-        Chart("Mean reward", (Series("reward", "rollout/reward_mean", "a"),), _plain),
+        Chart("Mean reward", (Series("reward", "rollout/reward_mean", "a strong"),), _plain),
         Chart(
             "Tiers of graded passes",
             tuple(Series(f"tier {tier}", f"grading/tier{tier}", f"tier{tier}") for tier in (1, 2, 3)),
             _share,
+            _percent,
             include=(0.0, 1.0),
             stacked=True,
         ),
@@ -47,7 +61,7 @@ def charts(recipe: Recipe | None) -> list[Chart]:
             "Lambda",
             (Series("mean over kept groups", "credit/lambda_mean", "c"),),
             _plain,
-            references=(("1", 1.0), *([("cap", cap)] if cap else [])),
+            references=(("unchanged", 1.0), *([("cap", cap)] if cap else [])),
         ),
         Chart(
             "Groups",
@@ -84,3 +98,8 @@ def charts(recipe: Recipe | None) -> list[Chart]:
             stacked=True,
         ),
     ]
+
+
+def _initial(metrics: Mapping[int, Metrics], name: str) -> tuple[tuple[str, float], ...]:
+    value = metrics.get(0, {}).get(name, math.nan)
+    return (("initial policy", value),) if math.isfinite(value) else ()

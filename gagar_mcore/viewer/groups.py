@@ -30,20 +30,21 @@ class DrawnGroup:
 
 
 def draw_groups(reader: RunReader, selection: Selection) -> list[DrawnGroup]:
-    """As many of the selected groups as fit, in the order of preference."""
-    drawn, size = [], 0
+    """As many of the selected groups as fit, in the order of preference; the first is unfolded."""
+    drawn: list[DrawnGroup] = []
+    room = PAGE_BYTES
     for group in selection.groups:
-        found = draw_group(reader.with_trajectories(group))
-        if found and size + len(found.markup.encode()) <= PAGE_BYTES:
+        found = draw_group(reader.with_trajectories(group), unfolded=not drawn)
+        if found and len(found.markup.encode()) <= room:
             drawn.append(found)
-            size += len(found.markup.encode())
+            room -= len(found.markup.encode())
     return drawn
 
 
-def draw_group(record: GroupRecord) -> DrawnGroup | None:
+def draw_group(record: GroupRecord, unfolded: bool = False) -> DrawnGroup | None:
     """The group with as much of its texts as fits into GROUP_BYTES; None where not even the least does."""
     for limits in LIMITS:
-        markup = _group(record, limits)
+        markup = _group(record, limits, unfolded)
         if len(markup.encode()) <= GROUP_BYTES:
             return DrawnGroup(record.group.step, markup, shortened=limits != LIMITS[0])
     return None
@@ -59,7 +60,7 @@ def by_step(groups: Sequence[DrawnGroup]) -> Markup:
     return element("div", *sections)
 
 
-def _group(record: GroupRecord, limits: Limits) -> Markup:
+def _group(record: GroupRecord, limits: Limits, unfolded: bool) -> Markup:
     group, trajectories = record.group, record.trajectories
     missing = len(group.trajectory_ids) - len(trajectories)
     body = [
@@ -67,29 +68,32 @@ def _group(record: GroupRecord, limits: Limits) -> Markup:
         if missing
         else None,
         element("pre", clip(record.instruction, limits.characters), class_="instruction") if record.instruction else None,
-        element("h4", _graded_by(group)),
+        element("h4", "Verdict and credit"),
+        element("p", f"{_graded_by(group)}; method {group.credit.method}, lambda {group.credit.lam:.4f}", class_="facts"),
         credit_table(group, trajectories, limits.line),
         element("h4", "Patches"),
         patches(group, trajectories, limits),
         element("h4", "Trajectories"),
         *[session(group, trajectory, limits) for trajectory in trajectories],
     ]
-    return element("details", _summary(record), element("div", *body, class_="body"), class_="group")
+    return element("details", _summary(record), element("div", *body, class_="body"), class_="group", open=unfolded)
 
 
 def _graded_by(group: Group) -> str:
     if group.verdict is None:
-        return "Credit, without a verdict"
-    return f"Verdict and credit, graded by {clip(group.verdict.grader, 80)} in {group.verdict.seconds:.1f} s"
+        return "No verdict"
+    return f"Graded by {clip(group.verdict.grader, 80)} in {group.verdict.seconds:.1f} s"
 
 
 def _summary(record: GroupRecord) -> Markup:
     group, trajectories = record.group, record.trajectories
+    hacks = set(group.verdict.hacks) if group.verdict else set()
     valid = [t for t in trajectories if t.valid]
+    passing = [t for t in valid if t.passed and t.id not in hacks]
     return element(
         "summary",
         element("span", clip(group.task_id, 100), class_="task"),
         element("span", *[mark(group, t) for t in trajectories], class_="marks"),
-        element("span", f"{sum(t.passed for t in valid)} of {len(valid)} pass", class_="facts"),
+        element("span", f"{len(passing)} of {len(valid)} pass", class_="facts"),
         *[element("span", words, class_=style) for style, words in credit_words(group.credit)],
     )

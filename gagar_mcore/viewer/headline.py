@@ -7,8 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from gagar_mcore.records.layout import RunLayout
-from gagar_mcore.tracking.metrics import Metrics
-from gagar_mcore.viewer.load import RunReader
+from gagar_mcore.tracking.metrics import Metrics, scan_metrics
 
 WINDOW = 5
 _Z95 = 1.959964
@@ -16,40 +15,38 @@ _Z95 = 1.959964
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A rate at the start and the end of a run; margins are half of a 95 % interval, None where the count is not known.
-    `where` says what was measured."""
+    """A rate at the start and the end of a run, and on which tasks. `end_margin` is half of the end's 95 % interval,
+    None where the number of sessions is not known."""
 
     title: str
     start: float
     end: float
     where: str
-    start_margin: float | None = None
     end_margin: float | None = None
 
 
-def headline(reader: RunReader, metrics: Mapping[int, Metrics]) -> list[Rate]:
-    """Pass rate and clean share on held-back tasks; of the training tasks where a run has fewer than two evaluations."""
+def headline(metrics: Mapping[int, Metrics]) -> list[Rate]:
+    """Pass rate and clean share on held-back tasks; on the training tasks where a run has fewer than two evaluations."""
     evaluated = [step for step, m in metrics.items() if math.isfinite(m.get("eval/pass_rate", math.nan))]
-    if len(evaluated) >= 2:
-        first, last = evaluated[0], evaluated[-1]
-        return _held_back(
-            metrics[first], metrics[last], reader.sessions(first), reader.sessions(last), f"step {first} and {last}"
-        )
-    return _trained(metrics)
+    return _held_back(metrics, evaluated[0], evaluated[-1]) if len(evaluated) > 1 else _trained(metrics)
 
 
-def _held_back(first: Metrics, last: Metrics, first_count: int | None, last_count: int | None, steps: str) -> list[Rate]:
-    where = f"held-back tasks, {steps}"
+def _held_back(metrics: Mapping[int, Metrics], first: int, last: int) -> list[Rate]:
     rates = []
-    for title, name in (("Pass rate", "pass_rate"), ("Clean share", "clean_share")):
-        start, end = (m.get(f"eval/{name}", math.nan) for m in (first, last))
+    for title, name in (("Pass rate", "eval/pass_rate"), ("Clean share", "eval/clean_share")):
+        start, end = metrics[first].get(name, math.nan), metrics[last].get(name, math.nan)
         if math.isfinite(start) and math.isfinite(end):
-            counts = [
-                n and (n if name == "pass_rate" else round(n * m["eval/pass_rate"]))
-                for n, m in ((first_count, first), (last_count, last))
-            ]
-            rates.append(Rate(title, start, end, where, margin(start, counts[0]), margin(end, counts[1])))
+            end_margin = margin(end, _count(metrics[last], name))
+            rates.append(Rate(title, start, end, f"held-back tasks, steps {first} and {last}", end_margin))
     return rates
+
+
+def _count(metrics: Metrics, name: str) -> int | None:
+    """How many sessions a rate is over: all of the evaluation, or the passing ones."""
+    sessions = metrics.get("eval/sessions", math.nan)
+    if not math.isfinite(sessions):
+        return None
+    return round(sessions if name == "eval/pass_rate" else sessions * metrics["eval/pass_rate"])
 
 
 def _trained(metrics: Mapping[int, Metrics]) -> list[Rate]:
@@ -73,10 +70,6 @@ def margin(rate: float, count: int | None) -> float | None:
 def terminal_summary(run: Path) -> str:
     """A few plain lines for the end of `gagar train`."""
     layout = RunLayout(run)
-    reader = RunReader(layout)
-    metrics = reader.metrics()
-    lines = [
-        f"{r.title.lower():<12} {r.start:.3f} -> {r.end:.3f} ({r.end - r.start:+.3f}) on {r.where}"
-        for r in headline(reader, metrics)
-    ]
+    rates = headline(scan_metrics(layout.metrics).steps)
+    lines = [f"{r.title.lower():<12} {r.start:.3f} -> {r.end:.3f} ({r.end - r.start:+.3f}) on {r.where}" for r in rates]
     return "\n".join([*lines, f"{'report':<12} {layout.report}"])

@@ -17,6 +17,7 @@ from gagar_mcore.records.types import Group, Trajectory
 from gagar_mcore.tracking.metrics import Metrics, scan_metrics
 
 Record = TypeVar("Record")
+INSTRUCTION_CHARACTERS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,6 @@ class RunReader:
         self.damaged.update({"metrics line": scan.damaged} if scan.damaged else {})
         return scan.steps
 
-    def sessions(self, version: int) -> int | None:
-        """How many sessions the evaluation of a weights version has, None where that is not known."""
-        path = self.layout.evaluation(version) / "summary.json"
-        summary = self._read(path, dict, "evaluation") if path.exists() else None
-        sessions = summary.get("sessions") if summary else None
-        return sessions if isinstance(sessions, int) else None
-
     def group_paths(self) -> dict[int, list[Path]]:
         """Step to its group records, steps ascending."""
         paths: dict[int, list[Path]] = {}
@@ -72,11 +66,17 @@ class RunReader:
         return GroupRecord(group, [t for t in found if t], self._instruction(group))
 
     def _instruction(self, group: Group) -> str | None:
-        path = self.layout.workspace(group.step, group.id) / "task" / "instruction.md"
-        try:
-            return path.read_text(errors="surrogateescape")
-        except OSError:
+        """What the task asks: from the grader's workspace, else from the run's own tasks."""
+        task = Path(group.task_id).name
+        paths = (
+            self.layout.workspace(group.step, group.id) / "task.md",
+            self.layout.root / "tasks" / "train" / task / "instruction.md",
+        )
+        path = next((path for path in paths if path.is_file()), None)
+        if path is None:
             return None
+        with open(path, errors="surrogateescape") as file:
+            return file.read(INSTRUCTION_CHARACTERS)
 
     def _read(self, path: Path, kind: type[Record], name: str) -> Record | None:
         try:

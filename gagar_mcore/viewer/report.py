@@ -35,14 +35,14 @@ def write_report(run: Path) -> Path:
 def page(reader: RunReader) -> str:
     """The whole page. It contains no script, and its policy lets a browser use nothing but the one style sheet in it."""
     recipe, metrics = reader.recipe(), reader.metrics()
-    rates, selection = headline(reader, metrics), select_groups(reader)
+    selection = select_groups(reader)
     groups = draw_groups(reader, selection)
     title = recipe.name if recipe else reader.layout.root.name
     main = element(
         "main",
         _header(title, recipe, metrics),
-        _rates(rates),
-        element("div", *[draw(chart, metrics) for chart in charts(recipe)], class_="charts"),
+        element("div", *[_rate(rate) for rate in headline(metrics)], class_="rates"),
+        element("div", *[draw(chart, metrics) for chart in charts(recipe, metrics)], class_="charts"),
         steps_table(metrics),
         element("h2", "Groups"),
         element("p", _shown(selection, groups), class_="note"),
@@ -84,30 +84,23 @@ def _header(title: str, recipe: Recipe | None, metrics: Mapping[int, Metrics]) -
     )
 
 
-def _rates(rates: Sequence[Rate]) -> Markup:
-    return element("div", *[_rate(rate) for rate in rates], class_="rates")
-
-
 def _rate(rate: Rate) -> Markup:
     change = 100 * (rate.end - rate.start)
     style = "up" if change > 0 else "down" if change < 0 else "same"
-    margins = (
-        f" · 95 % within {100 * rate.start_margin:.0f} and {100 * rate.end_margin:.0f} points"
-        if rate.start_margin and rate.end_margin
-        else ""
-    )
+    numbers = [
+        element("span", f"{100 * rate.start:.1f}", class_="from"),
+        element("span", "→", class_="arrow"),
+        f"{100 * rate.end:.1f}",
+        element("span", "%", class_="unit"),
+    ]
+    note = [element("span", f"{change:+.1f} points", class_=f"change {style}"), rate.where]
+    if rate.end_margin is not None:
+        note.append(f", ± {100 * rate.end_margin:.1f} at 95 % (sessions taken as independent)")
     return element(
         "section",
         element("h2", rate.title),
-        element(
-            "p",
-            element("span", f"{100 * rate.start:.1f}", class_="from"),
-            element("span", "→", class_="arrow"),
-            f"{100 * rate.end:.1f}",
-            element("span", "%", class_="unit"),
-            class_="big",
-        ),
-        element("p", element("span", f"{change:+.1f} points", class_=f"change {style}"), f"{rate.where}{margins}", class_="note"),
+        element("p", *numbers, class_="big"),
+        element("p", *note, class_="note"),
         class_=f"rate {rate.title.lower().replace(' ', '-')}",
     )
 
@@ -119,9 +112,8 @@ def _shown(selection: Selection, groups: Sequence[DrawnGroup]) -> str:
         said = f"All {selection.total} groups are shown."
     else:
         said = (
-            f"{len(groups)} of {selection.total:,} groups of {selection.steps:,} steps are shown: those of the last "
-            f"{LATEST_STEPS} steps, and one of each of up to {EARLIER_STEPS} earlier steps, as far as they fit. "
-            "The rest is in the run directory."
+            f"{len(groups)} of {selection.total:,} groups are shown: those of the last {LATEST_STEPS} steps, and one of each "
+            f"of up to {EARLIER_STEPS} earlier steps, as far as they fit. The rest is in the run directory."
         )
     shortened = sum(group.shortened for group in groups)
     return said + (f" In {shortened} of them long texts are cut, each at a place that says so." if shortened else "")

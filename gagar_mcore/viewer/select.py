@@ -14,10 +14,9 @@ EARLIER_STEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Groups in order of preference, and how many groups of how many steps there are to choose from."""
+    """Groups in order of preference, and how many there were to choose from."""
 
     groups: list[Group]
-    steps: int
     total: int
 
 
@@ -29,7 +28,7 @@ def select_groups(reader: RunReader) -> Selection:
     groups = [group for step in steps[:LATEST_STEPS] for group in _of_latest(reader, paths[step])]
     for step in evenly_spaced(steps[LATEST_STEPS:], EARLIER_STEPS):
         groups += _first_kept(reader, paths[step])
-    return Selection(groups, len(paths), sum(map(len, paths.values())))
+    return Selection(groups, sum(map(len, paths.values())))
 
 
 def evenly_spaced(items: list[int], count: int) -> list[int]:

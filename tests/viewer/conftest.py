@@ -68,7 +68,9 @@ def graded_group(step: int, group_id: str, task_id: str = "bug-17-00001") -> tup
     rewards = [1.0] * 6 + [0.0, 0.0]
     members = [trajectory(group_id, m, task_id, rewards[m], patches[m]) for m in range(7)]
     members.append(
-        trajectory(group_id, 7, task_id, 0.0, "", valid=False, invalid_reason="sandbox_lost", end_reason="invalid", verification=None)
+        trajectory(
+            group_id, 7, task_id, 0.0, "", valid=False, invalid_reason="sandbox_lost", end_reason="invalid", verification=None
+        )
     )
     ids = [t.id for t in members]
     grades = {i: Grade(5, 5, 5, 5, 5, rank=1) for i in ids[:2]}
@@ -87,9 +89,7 @@ def publish(layout: RunLayout, group: Group, trajectories: list[Trajectory], ins
         publish_json(layout.trajectory(group.step, member.id), to_plain(member), epoch=1)
     publish_json(layout.group(group.step, group.id), to_plain(group), epoch=1)
     if instruction is not None:
-        write_file(
-            layout.workspace(group.step, group.id) / "task" / "instruction.md", instruction.encode(errors="surrogateescape")
-        )
+        write_file(layout.workspace(group.step, group.id) / "task.md", instruction.encode(errors="surrogatepass"))
 
 
 def step_metrics(step: int, steps: int) -> dict[str, float]:
@@ -126,17 +126,22 @@ def step_metrics(step: int, steps: int) -> dict[str, float]:
 
 def make_run(layout: RunLayout, steps: int = 4, groups: int = 3) -> Path:
     """A finished run of the shipped tiny recipe."""
-    write_file(layout.recipe, dump_recipe(load_recipe("tiny", [f"train.steps={steps}"])).encode())
+    write_file(layout.recipe, dump_recipe(load_recipe("tiny", [f"train.steps={max(1, steps)}"])).encode())
     log = MetricsLog(layout.metrics)
-    log.log(0, {"eval/pass_rate": 0.59, "eval/clean_share": 0.54, "eval/clean_rate": 0.32})
+    log.log(0, {"eval/pass_rate": 0.59, "eval/clean_share": 0.54, "eval/clean_rate": 0.32, "eval/sessions": 512})
     for step in range(1, steps + 1):
-        rates = {"eval/pass_rate": 0.58 + 0.17 * step / steps, "eval/clean_share": 0.53 + 0.31 * step / steps}
-        log.log(step, step_metrics(step, steps) | (rates if step % max(1, steps // 4) == 0 else {}))
+        rates = {
+            "eval/pass_rate": 0.58 + 0.17 * step / steps,
+            "eval/clean_share": 0.53 + 0.31 * step / steps,
+            "eval/sessions": 512,
+        }
+        log.log(step, step_metrics(step, steps) | (rates if step % max(1, steps // 5) == 0 else {}))
         for index in range(groups):
             group_id = f"s{step:06d}-g{index:04d}"
-            publish(layout, *graded_group(step, group_id, f"bug-17-{step * groups + index:05d}"), "calc.py: width([6, 1, 9]) gives 0 not 8")
+            publish(
+                layout,
+                *graded_group(step, group_id, f"bug-17-{step * groups + index:05d}"),
+                "calc.py: width([6, 1, 9]) gives 0 not 8",
+            )
     log.close()
-    for version, rate in ((0, 0.59), (steps, 0.75)):
-        publish_json(layout.evaluation(version) / "summary.json", {"pass_rate": rate, "sessions": 512, "tasks": 128}, epoch=1)
     return layout.root
-
