@@ -13,6 +13,7 @@ from gagar_mcore.grading.workspace import Workspace
 MAX_PATCH_CHARACTERS = 1 << 18
 MAX_FILES = 100
 MAX_REGIONS = 200
+LONG_LINE = 120
 
 _TEST = re.compile(r"(^|/)(tests?|testing|__tests__|spec)/|(^|/)(test_[^/]*|[^/]*_test|[^/]*[.-](test|spec))\.\w+$")
 
@@ -74,10 +75,10 @@ class FileChange:
         return self.base_lines[block.old - 1 : block.old - 1 + len(block.removed)]
 
     def code_size(self, block: Block) -> int:
-        """Lines of code that differ between the two sides of a block, a replaced one counted once."""
+        """Lines of code that differ between the two sides of a block, a replaced one counted once, a long one several times."""
         removed = Counter(line.code for line in self.removed_by(block) if line.code)
         added = Counter(new.line.code for new in self.added_by(block) if new.line.code)
-        return max((removed - added).total(), (added - removed).total())
+        return max(_lines_of_code(removed - added), _lines_of_code(added - removed))
 
     @cached_property
     def size(self) -> int:
@@ -122,6 +123,10 @@ def read_change(patch: str, workspace: Workspace) -> Change:
     if not files or len(files) > MAX_FILES:
         raise PatchError(f"{len(files)} files")
     return Change(tuple(_read_file(file, workspace) for file in files))
+
+
+def _lines_of_code(codes: Counter[tuple[str, ...]]) -> int:
+    return sum(count * (1 + sum(map(len, code)) // LONG_LINE) for code, count in codes.items())
 
 
 def _read_file(file: FilePatch, workspace: Workspace) -> FileChange:

@@ -50,7 +50,7 @@ RULES: Mapping[str, Rule] = {
     "changed_mode": Rule({"side_effects": 2}),
     "side_effect": Rule({"side_effects": 1}),
     # tests
-    "edited_test": Rule({"precision": 1, "side_effects": 2}),
+    "weakened_test": Rule({"precision": 1, "side_effects": 2}),
     "test_control": Rule({"approach": 3, "side_effects": 3}, flag="workaround"),
     "special_case": Rule({"approach": 3, "precision": 2}, flag="workaround"),
     "swallowed_error": Rule({"approach": 2, "precision": 1}),

@@ -13,6 +13,7 @@ _SCRATCH = re.compile(
     r"^(te?mp|scratch|debug|notes?|repro\w*|out(put)?|log|foo|bar|untitled|copy)\b|\.(log|orig|rej|bak|swp|tmp|pyc)$", re.I
 )
 _CONTROL = re.compile(r"(^|/)(conftest\.py|sitecustomize\.py|usercustomize\.py|pytest\.(py|ini)|unittest\.py|[^/]*\.pth)$")
+_CHECK = re.compile(r"assert|expect|def test", re.I)
 MIN_SIBLINGS = 2
 
 
@@ -32,8 +33,8 @@ def _rules(file: FileChange, change: Change, workspace: Workspace) -> Iterator[s
             yield "test_control"
         if _is_stray(file, change, workspace):
             yield "stray_file"
-    elif file.is_test and any(block.removed for block in file.patch.blocks):
-        yield "edited_test"
+    elif file.is_test and any(_CHECK.search(text) for block in file.patch.blocks for text in block.removed):
+        yield "weakened_test"
     elif file.patch.status == "deleted":
         yield "deleted_file"
 

@@ -5,12 +5,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gagar_mcore.grading.change import AddedLine, Change, FileChange
+from gagar_mcore.grading.change import LONG_LINE, AddedLine, Change, FileChange
 from gagar_mcore.grading.citations import patch_citation
 from gagar_mcore.grading.findings import Finding
 from gagar_mcore.grading.source import Line
 
-LONG_LINE = 120
 LINES_ABOVE = 50
 
 _DEBUG = re.compile(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MAX_CHARACTERS = 1 << 18
+MAX_LINE = 4000
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 _STRING = re.compile(r"""^[A-Za-z]{0,2}["']""")
@@ -36,13 +37,14 @@ class Line:
 
 def read_lines(text: str, path: str) -> list[Line]:
     """One Line for each line of `text`, as `split("\\n")` counts them. What is no Python, or too long, is read line by line."""
-    if path.endswith((".py", ".pyi")) and len(text) <= MAX_CHARACTERS:
+    raw = text.split("\n")
+    if path.endswith((".py", ".pyi")) and len(text) <= MAX_CHARACTERS and max(map(len, raw)) <= MAX_LINE:
         try:
             return _python_lines(text)
         except (tokenize.TokenError, SyntaxError, ValueError):
             pass
     mark = comment_mark(path)
-    return [_plain_line(line, mark) for line in text.split("\n")]
+    return [_plain_line(line, mark) for line in raw]
 
 
 def comment_mark(path: str) -> str | None:
@@ -98,6 +100,8 @@ def _make_prose(string: tokenize.TokenInfo, code: list[list[str]], comments: lis
 
 def _plain_line(line: str, mark: str | None) -> Line:
     stripped = line.strip()
+    if len(stripped) > MAX_LINE:
+        return Line((stripped,))
     if mark and stripped.startswith(mark):
         return Line((), stripped.lstrip(mark).strip())
     code, found, comment = stripped.partition(f" {mark}") if mark else (stripped, "", "")
