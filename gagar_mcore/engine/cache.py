@@ -104,7 +104,7 @@ class PositionCache:
 
 
 def _additive_mask(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
-    """`[n, 1, length, keys]`: 0 where a query sees a key, -inf elsewhere: a key is seen from its own position on, for `window` positions."""
+    """`[n, 1, length, keys]`: 0 where a query sees a key, else -inf. A key is seen from its position on, `window` long."""
     distance = queries[:, None, :, None] - keys[:, None, None, :]
     hidden = (distance < 0) | (keys[:, None, None, :] < 0)
     if window is not None:
