@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,13 @@ tasks_app = typer.Typer(no_args_is_help=True, help="Make and check tasks.")
 config_app = typer.Typer(no_args_is_help=True, help="Look at recipes.")
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(config_app, name="config")
+
+
+class Method(StrEnum):
+    gagar = "gagar"
+    grpo = "grpo"
+    downweight_only = "downweight_only"
+
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's path, or the name of a shipped one.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY.PATH=VALUE]...", help="Fields that differ from the recipe.")]
@@ -74,17 +82,23 @@ def sft(recipe: RecipeName, overrides: Overrides = None) -> None:
 
 @app.command()
 def credit(
-    method: Annotated[str, typer.Option(help="gagar, grpo or downweight_only.")] = "gagar",
+    method: Annotated[Method, typer.Option(help="How advantages come about.")] = Method.gagar,
     cap: Annotated[float, typer.Option(help="Upper bound of lambda.")] = 1.5,
     min_valid: Annotated[int, typer.Option(help="A group with fewer valid trajectories is dropped.")] = 2,
-    input: Annotated[str, typer.Option("--in", help="File of JSON lines, one group each; - is standard input.")] = "-",
-    output: Annotated[str, typer.Option("--out", help="Where the answers go; - is standard output.")] = "-",
+    source: Annotated[str, typer.Option("--in", help="File of JSON lines, one group each; - is standard input.")] = "-",
+    target: Annotated[str, typer.Option("--out", help="Where the answers go; - is standard output.")] = "-",
 ) -> None:
     """The credit step alone: groups in as JSON lines, advantages out."""
-    from gagar_mcore.integrations.jsonl_credit import credit_files
+    from gagar_mcore.credit.params import CreditParams
+    from gagar_mcore.integrations.credit_files import credit_files
 
-    with one_line_errors():
-        raise typer.Exit(credit_files(input, output, method, cap, min_valid))
+    try:
+        params = CreditParams(method.value, cap, min_valid)
+        code = credit_files(source, target, params)
+    except (ValueError, OSError) as error:
+        print(f"gagar: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -1,0 +1,28 @@
+"""Where `gagar credit` reads and writes."""
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TextIO
+
+from gagar_mcore.credit.params import CreditParams
+from gagar_mcore.integrations.jsonl_credit import run_credit
+
+STANDARD = "-"
+
+
+def credit_files(source: str, target: str, params: CreditParams) -> int:
+    """`run_credit` from a file to a file, `-` being standard input or output; returns its exit code. Raises OSError."""
+    with ExitStack() as stack:
+        return run_credit(_reader(source, stack), _writer(target, stack), sys.stderr, params)
+
+
+def _reader(source: str, stack: ExitStack) -> TextIO:
+    if source == STANDARD:
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]
+        return sys.stdin
+    return stack.enter_context(Path(source).open(encoding="utf-8", errors="surrogateescape"))
+
+
+def _writer(target: str, stack: ExitStack) -> TextIO:
+    return sys.stdout if target == STANDARD else stack.enter_context(Path(target).open("w", encoding="utf-8"))
