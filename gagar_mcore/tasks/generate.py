@@ -16,6 +16,7 @@ SEPARATOR = "\n\n\n"
 
 _HELDOUT_ONE_IN = 8
 _MAX_DRAWS = 10_000
+_MOST_FUNCTIONS = 6
 _BUG_CASES = 10
 _OTHER_CASES = 3
 _SYMPTOM_CHARACTERS = 30
@@ -91,12 +92,15 @@ def generate_task(
 
     Held-back tasks and the others share no fingerprint, whatever their seeds. `heldout_templates` (names) are kept out of
     the others altogether, and every held-back task has its bug in one of them. `attempt` draws another task in its place.
-    Raises ValueError where no template is left to draw from."""
+    Raises ValueError where too few templates are left, or one does not exist."""
+    held = set(heldout_templates)
+    if not held <= set(TEMPLATES) or len(TEMPLATES) - len(held) < _MOST_FUNCTIONS:
+        raise ValueError(
+            f"heldout_templates: leave {_MOST_FUNCTIONS} of these and name no others: {', '.join(sorted(TEMPLATES))}"
+        )
+    names = sorted(TEMPLATES if heldout else set(TEMPLATES) - held)
+    bugs = sorted(held) if heldout and held else names
     rng = python_rng(seed, "task", "heldout" if heldout else "training", index, attempt)
-    names = sorted(set(TEMPLATES) - (set() if heldout else set(heldout_templates)))
-    bugs = sorted(set(heldout_templates)) if heldout and heldout_templates else names
-    if len(names) < 6 or not set(bugs) <= set(TEMPLATES):
-        raise ValueError(f"heldout_templates: keep at least 6 of these and name no others: {', '.join(sorted(TEMPLATES))}")
     task_id = f"{'heldout' if heldout else 'bug'}-{seed}-{index:05d}"
     for _ in range(_MAX_DRAWS):
         task = _draw(rng, task_id, names, bugs)
