@@ -7,7 +7,7 @@ from statistics import fmean
 
 from gagar_mcore.tracking.metrics import Metrics
 from gagar_mcore.viewer.html import Markup, element, join
-from gagar_mcore.viewer.scale import Scale, linear, logarithmic, tick_format
+from gagar_mcore.viewer.scale import Scale, linear, logarithmic, tick_format, whole
 
 WIDTH, HEIGHT = 380.0, 190.0
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 10.0, 10.0, 24.0
@@ -85,7 +85,7 @@ def _legend(chart: Chart, shown: Sequence[Series]) -> Markup:
 
 
 def _drawing(chart: Chart, shown: Sequence[Series], points: Sequence[Point]) -> Markup:
-    x = linear([float(step) for step, _ in points], LEFT, WIDTH - RIGHT, whole=True)
+    x = whole([step for step, _ in points], LEFT, WIDTH - RIGHT)
     y = _vertical(chart, points)
     parts = [_grid(chart, x, y), *[_reference(label, value, y) for label, value in chart.references]]
     if chart.stacked:
@@ -105,10 +105,10 @@ def _vertical(chart: Chart, points: Sequence[Point]) -> Scale:
 
 
 def _grid(chart: Chart, x: Scale, y: Scale) -> Markup:
-    form, whole = chart.axis or tick_format(y), tick_format(x)
+    form, plain = chart.axis or tick_format(y), tick_format(x)
     lines = [element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y(t), y2=y(t), class_="rule") for t in y.ticks]
     left = [element("text", form(t), x=LEFT - 6, y=y(t) + 3, text_anchor="end") for t in y.ticks]
-    below = [element("text", whole(t), x=x(t), y=HEIGHT - 8, text_anchor="middle") for t in x.ticks]
+    below = [element("text", plain(t), x=x(t), y=HEIGHT - 8, text_anchor="middle") for t in x.ticks]
     return element("g", *lines, *left, *below, class_="axis")
 
 

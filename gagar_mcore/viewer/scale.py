@@ -22,17 +22,21 @@ class Scale:
         return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 1)
 
 
-def linear(values: Sequence[float], start: float, end: float, whole: bool = False) -> Scale:
-    """A scale over round numbers around all `values`; with `whole`, ticks are integers and the ends are the values' own."""
+def linear(values: Sequence[float], start: float, end: float) -> Scale:
+    """A scale over round numbers around all `values`."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     step = round_step((high - low) / 4) if high > low else round_step(max(abs(high), 1.0) / 4)
-    if whole:
-        step = max(1.0, step)
-        first = math.ceil(low / step)
-        return Scale(low, max(high, low + 1), start, end, [k * step for k in range(first, math.floor(high / step) + 1)])
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    last = max(last, first + 1)
+    first = math.floor(low / step + 1e-9)
+    last = max(math.ceil(high / step - 1e-9), first + 1)
     return Scale(first * step, last * step, start, end, [k * step for k in range(first, last + 1)])
+
+
+def whole(numbers: Sequence[int], start: float, end: float) -> Scale:
+    """A scale from the least to the greatest of `numbers`, with ticks at round ones among them."""
+    low = min(numbers)
+    high = max(max(numbers), low + 1)
+    step = round(round_step(max((high - low) / 4, 1.0), factors=(1, 2, 5, 10)))
+    return Scale(low, high, start, end, [float(k * step) for k in range(math.ceil(low / step), high // step + 1)])
 
 
 def logarithmic(values: Sequence[float], start: float, end: float) -> Scale:
@@ -44,10 +48,10 @@ def logarithmic(values: Sequence[float], start: float, end: float) -> Scale:
     return Scale(low, high, start, end, [10.0**k for k in range(low, high + 1, step)], log=True)
 
 
-def round_step(rough: float) -> float:
-    """The least of 1, 2, 2.5, 5 times a power of ten that is no less than `rough`."""
+def round_step(rough: float, factors: Sequence[float] = (1, 2, 2.5, 5, 10)) -> float:
+    """The least of `factors` times a power of ten that is no less than `rough`."""
     power = 10.0 ** math.floor(math.log10(rough))
-    return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    return next(factor * power for factor in factors if factor * power >= rough * (1 - 1e-9))
 
 
 def tick_format(scale: Scale) -> Callable[[float], str]:
