@@ -38,6 +38,8 @@ def _harbor(section: TasksSection) -> list[Task]:
 
 
 async def _generated(seed: int, count: int, heldout: bool, directory: Path, pool: SandboxPool, epoch: int) -> list[Task]:
+    if count == 0:
+        return []
     if not (directory / MANIFEST).is_file():
         making = directory.with_name(f".{directory.name}.making.tmp")
         shutil.rmtree(making, ignore_errors=True)
