@@ -10,7 +10,7 @@ from gagar_mcore.grading.patch import Block, FilePatch, PatchError, parse_patch,
 from gagar_mcore.grading.source import Line, enclosing, read_lines
 from gagar_mcore.grading.workspace import Workspace
 
-MAX_PATCH_CHARACTERS = 1 << 18
+MAX_PATCH_CHARACTERS = 1 << 17
 MAX_FILES = 100
 MAX_REGIONS = 200
 LONG_LINE = 120

@@ -40,8 +40,12 @@ def copy_repository(source: Path, target: Path) -> RepositoryCopy:
     return RepositoryCopy(tuple(copied), left_out)
 
 
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def _walk(source: Path) -> Iterator[Path]:
-    for folder, folders, files in os.walk(source):
+    for folder, folders, files in os.walk(source, onerror=_raise):
         links = [name for name in folders if Path(folder, name).is_symlink()]
         folders[:] = sorted(set(folders) - SKIPPED - set(links))
         yield from (Path(folder, name) for name in sorted([*files, *links]))

@@ -15,7 +15,8 @@ MIN_REPLACED_LINES = 10
 MAX_LITERALS = 200
 STEPS = ((3.0, "much_larger"), (1.75, "larger"), (1.25, "somewhat_larger"))
 
-_LITERAL = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|\[[^\]\n]*\]|\([^()\n]*\)|-?\b\d+(?:\.\d+)?")
+_GROUP = re.compile(r"\[[^\]\n]*\]|\([^()\n]*\)")
+_SCALAR = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|-?\b\d+(?:\.\d+)?")
 _TRIVIAL = frozenset({"0", "1", "-1", "''", '""', "[]", "()"})
 
 
@@ -74,12 +75,19 @@ def _elsewhere(change: Change, smallest: Smallest, instruction: str) -> Iterator
 
 def _special_cases(change: Change, instruction: str) -> Iterator[Finding]:
     """An added comparison with a value of the complaint, and right behind it a return of another."""
-    found = dict.fromkeys("".join(text.split()) for text in _LITERAL.findall(instruction))
-    literals = [literal for literal in found if literal not in _TRIVIAL][:MAX_LITERALS]
+    literals = _literals(instruction)
+    if not literals:
+        return
+    compares = re.compile(rf"(==|in)({'|'.join(map(re.escape, literals))})(?![\w.])")
     for file in change.files:
         texts = ["".join(new.line.code) for new in file.added]
         for index, new in enumerate(file.added):
-            rest = "".join(texts[index : index + 3]).partition("return")[2]
-            compares = any(f"=={literal}" in texts[index] or f"in{literal}" in texts[index] for literal in literals)
-            if compares and any(rest.startswith(literal) for literal in literals):
+            returned = {text.partition("return")[2] for text in texts[index : index + 3]}
+            if compares.search(texts[index]) and not returned.isdisjoint(literals):
                 yield Finding("special_case", patch_citation(file.path, new.number))
+
+
+def _literals(text: str) -> list[str]:
+    """Values that a text names, without blanks: arguments, lists, strings and numbers."""
+    found = dict.fromkeys("".join(literal.split()) for pattern in (_GROUP, _SCALAR) for literal in pattern.findall(text))
+    return [literal for literal in found if literal not in _TRIVIAL][:MAX_LITERALS]

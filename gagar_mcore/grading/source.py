@@ -89,7 +89,7 @@ def _python_lines(text: str) -> list[Line]:
             code[row].append(token.string)
             for inner in range(row + 1, end):
                 code[inner].append(raw[inner])
-    return [Line(tuple(c), comment, s) for c, comment, s in zip(code, comments, starts, strict=True)]
+    return [Line(tuple(c), comment, s and bool(c)) for c, comment, s in zip(code, comments, starts, strict=True)]
 
 
 def _make_prose(string: tokenize.TokenInfo, code: list[list[str]], comments: list[str | None]) -> None:
