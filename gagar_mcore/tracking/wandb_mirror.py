@@ -66,7 +66,8 @@ class WandbMirror:
         self._wake.set()
         self._thread.join(2 * self._deadline_s)
         if self._thread.is_alive():
-            self._warn(f"Weights & Biases did not finish in time; every step is in {self._layout.metrics}")
+            warn, self._warn = self._warn, lambda text: None  # what fails from here on is of no more interest
+            warn(f"Weights & Biases did not finish in time; every step is in {self._layout.metrics}")
 
     def _guarded(self) -> None:
         try:

@@ -114,7 +114,7 @@ def _grid(chart: Chart, x: Scale, y: Scale) -> Markup:
 
 def _reference(label: str, value: float, y: Scale) -> Markup:
     line = element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y(value), y2=y(value))
-    if y(value) + 16 < HEIGHT - BOTTOM:
+    if y(value) + 13 < HEIGHT - BOTTOM:
         name = element("text", label, x=WIDTH - RIGHT, y=y(value) + 12, text_anchor="end")
     else:
         name = element("text", label, x=LEFT + 4, y=y(value) - 4)

@@ -30,14 +30,17 @@ class DrawnGroup:
 
 
 def draw_groups(reader: RunReader, selection: Selection) -> list[DrawnGroup]:
-    """As many of the selected groups as fit, in the order of preference; the first is unfolded."""
+    """The selected groups in the order of preference, until the page is full; the first is unfolded."""
     drawn: list[DrawnGroup] = []
     room = PAGE_BYTES
     for group in selection.groups:
         found = draw_group(reader.with_trajectories(group), unfolded=not drawn)
-        if found and len(found.markup.encode()) <= room:
-            drawn.append(found)
-            room -= len(found.markup.encode())
+        if found is None:
+            continue
+        room -= len(found.markup.encode())
+        if room < 0:
+            break
+        drawn.append(found)
     return drawn
 
 

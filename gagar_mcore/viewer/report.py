@@ -95,7 +95,8 @@ def _rate(rate: Rate) -> Markup:
     ]
     note = [element("span", f"{change:+.1f} points", class_=f"change {style}"), rate.where]
     if rate.end_margin is not None:
-        note.append(f", ± {100 * rate.end_margin:.1f} at 95 % (sessions taken as independent)")
+        margin = f"± {100 * rate.end_margin:.1f} at 95 %"
+        note += [", ", element("span", margin, title="of the last, by the Wilson interval, its sessions taken as independent")]
     return element(
         "section",
         element("h2", rate.title),

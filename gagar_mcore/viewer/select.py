@@ -10,6 +10,7 @@ from gagar_mcore.viewer.load import RunReader
 LATEST_STEPS = 2
 GROUPS_OF_A_LATEST_STEP = 24
 EARLIER_STEPS = 16
+SHOWN_FIRST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +22,13 @@ class Selection:
 
 
 def select_groups(reader: RunReader) -> Selection:
-    """The last steps' groups first, newest step first, kept groups before dropped ones; then one kept group of each of some
-    earlier steps, evenly spaced, the first step among them."""
+    """Some of the last step, then a kept group of each of some earlier steps, evenly spaced, the first step among them; then
+    the rest of the last steps. Within a step kept groups come before dropped ones."""
     paths = reader.group_paths()
     steps = sorted(paths, reverse=True)
-    groups = [group for step in steps[:LATEST_STEPS] for group in _of_latest(reader, paths[step])]
-    for step in evenly_spaced(steps[LATEST_STEPS:], EARLIER_STEPS):
-        groups += _first_kept(reader, paths[step])
-    return Selection(groups, sum(map(len, paths.values())))
+    latest = [group for step in steps[:LATEST_STEPS] for group in _of_latest(reader, paths[step])]
+    earlier = [group for step in evenly_spaced(steps[LATEST_STEPS:], EARLIER_STEPS) for group in _first_kept(reader, paths[step])]
+    return Selection([*latest[:SHOWN_FIRST], *earlier, *latest[SHOWN_FIRST:]], sum(map(len, paths.values())))
 
 
 def evenly_spaced(items: list[int], count: int) -> list[int]:

@@ -3,7 +3,7 @@ from dataclasses import replace
 from conftest import graded_group, publish
 
 from gagar_mcore.viewer.load import RunReader
-from gagar_mcore.viewer.select import EARLIER_STEPS, GROUPS_OF_A_LATEST_STEP, evenly_spaced, select_groups
+from gagar_mcore.viewer.select import EARLIER_STEPS, GROUPS_OF_A_LATEST_STEP, SHOWN_FIRST, evenly_spaced, select_groups
 
 
 def put(layout, step, index, kept=True):
@@ -17,9 +17,9 @@ def test_last_steps_whole_and_one_kept_group_of_earlier_ones(layout):
             put(layout, step, index, kept=index > 0)
     selection = select_groups(RunReader(layout))
     assert [(g.step, g.id[-1]) for g in selection.groups] == [
-        *[(5, "1"), (5, "2"), (5, "0")],
-        *[(4, "1"), (4, "2"), (4, "0")],
+        *[(5, "1"), (5, "2"), (5, "0"), (4, "1")],
         *[(3, "1"), (2, "1"), (1, "1")],
+        *[(4, "2"), (4, "0")],
     ]
     assert selection.total == 15
 
@@ -33,7 +33,7 @@ def test_both_kinds_are_bounded(layout):
     assert steps.count(100) == GROUPS_OF_A_LATEST_STEP
     assert steps.count(99) == 1
     assert len(steps) == GROUPS_OF_A_LATEST_STEP + 1 + EARLIER_STEPS
-    assert steps[-1] == 1
+    assert steps[SHOWN_FIRST + EARLIER_STEPS - 1] == 1
 
 
 def test_evenly_spaced_keeps_both_ends():
