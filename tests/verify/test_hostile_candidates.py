@@ -54,13 +54,14 @@ json.dumps = lambda value: "[0, true]"
 importlib.import_module = None
 """
 
-FORK_BOMB = """
-import os
-while True:
+LEAVE_SLEEPERS = """
+import os, time
+for number in range(100):
     try:
-        os.fork()
+        if os.fork() == 0:
+            time.sleep(60)
     except OSError:
-        pass
+        os._exit(0)
 """
 
 READ_TESTS = """
@@ -108,7 +109,7 @@ ATTACKS = {
     "stops the parent": "import os, signal; os.kill(os.getppid(), signal.SIGSTOP)",
     "patches the builtins": PATCH_BUILTINS,
     "eats the memory": "hoard = []\nwhile True: hoard.append(bytearray(1 << 24))",
-    "forks without end": FORK_BOMB,
+    "leaves processes behind": LEAVE_SLEEPERS,
     "reads the expected values": READ_TESTS,
     "reads the parent's memory": READ_PARENT,
 }
@@ -174,7 +175,7 @@ def test_stray_files_change_neither_a_failure_nor_a_success(with_pool: WithPool,
     assert with_pool(lambda pool: Verifier(pool, Limits(), 30.0).verify(task, patch)).reward == 1.0
 
 
-def test_an_endless_loop_fails_its_own_module_and_what_follows(with_pool: WithPool, in_session: InSession, task: Task) -> None:
+def test_an_endless_loop_in_a_function_has_failed(with_pool: WithPool, in_session: InSession, task: Task) -> None:
     name = next(path.name for path in task.repository.iterdir())
     text = (task.repository / name).read_text()
     result = verify_files(

@@ -55,18 +55,19 @@ def main() -> int:
     calls = [[case["module"], case["function"], case["arguments"]] for case in cases]
     with os.fdopen(calls_write, "w") as pipe:
         json.dump(calls, pipe)
-    answers = parse_answers(read_answers(answers_read, len(calls)))
+    answers = parse_answers(read_answers(answers_read, child, len(calls)))
     stop(child)
     return write_report([judge(case, answers.get(number)) for number, case in enumerate(cases)])
 
 
-def read_answers(descriptor: int, count: int) -> bytes:
+def read_answers(descriptor: int, child: int, count: int) -> bytes:
     """What the child sends until it has answered `count` calls, ends, sends too much or is too slow."""
     deadline = time.monotonic() + WALL_SECONDS
+    ended = os.pidfd_open(child)
     answers = b""
     while answers.count(b"\n") < count and len(answers) <= MAX_ANSWER_BYTES:
-        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-        chunk = os.read(descriptor, 65536) if ready else b""
+        ready, _, _ = select.select([descriptor, ended], [], [], max(0.0, deadline - time.monotonic()))
+        chunk = os.read(descriptor, 65536) if descriptor in ready else b""
         if not chunk:
             break
         answers += chunk
