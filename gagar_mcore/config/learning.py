@@ -6,16 +6,35 @@ from pydantic import Field
 
 from gagar_mcore.config.base import Section
 from gagar_mcore.config.rollout import Positive, Seconds
+from gagar_mcore.credit import CreditParams
 
 Rate = Annotated[float, Field(ge=0, strict=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Factor = Annotated[float, Field(gt=0, le=1)]
+Criterion = Annotated[int, Field(ge=1, le=5)]
+REPORTED = CreditParams()
 
 
 class MethodSection(Section):
-    """Credit. `gagar`: discount and rescale; `grpo`: outcome advantage alone; `downweight_only`: discount without rescaling."""
+    """Credit. `gagar`: discount and rescale; `grpo`: outcome advantage alone; `downweight_only`: discount without rescaling.
+    The constants are those of `CreditParams`, which says what each means."""
 
-    name: Literal["gagar", "grpo", "downweight_only"] = "gagar"
-    cap: Annotated[float, Field(ge=1, strict=False)] | None = 1.5
-    min_valid: Annotated[int, Field(ge=2)] = 2
+    name: Literal["gagar", "grpo", "downweight_only"] = REPORTED.method
+    cap: Annotated[float, Field(ge=1, strict=False, allow_inf_nan=False)] | None = REPORTED.cap
+    min_valid: Annotated[int, Field(ge=2)] = REPORTED.min_valid
+    weights: tuple[Share, Share, Share, Share, Share] = REPORTED.weights
+    t1_min: Criterion = REPORTED.t1_min
+    t3_approach: Criterion = REPORTED.t3_approach
+    t3_minimality: Criterion = REPORTED.t3_minimality
+    t3_side_effects: Criterion = REPORTED.t3_side_effects
+    t1_top: Factor = REPORTED.t1_top
+    t1_other: Factor = REPORTED.t1_other
+    t2_best: Factor = REPORTED.t2_best
+    t2_worst: Factor = REPORTED.t2_worst
+    t3: Factor = REPORTED.t3
+
+    def params(self) -> CreditParams:
+        return CreditParams(method=self.name, **self.model_dump(exclude={"name"}))
 
 
 class GradingSection(Section):

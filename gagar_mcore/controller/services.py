@@ -46,7 +46,7 @@ def session_limits(recipe: Recipe) -> SessionLimits:
 
 
 def credit_params(recipe: Recipe) -> CreditParams:
-    return CreditParams(recipe.method.name, recipe.method.cap, recipe.method.min_valid)
+    return recipe.method.params()
 
 
 def build_sampler(recipe: Recipe, engine: Engine, pool: SandboxPool, renderer: Renderer) -> Sampler:

@@ -12,7 +12,10 @@ STANDARD = "-"
 
 
 def credit_files(source: str, target: str, params: CreditParams) -> int:
-    """`run_credit` from a file to a file, `-` being standard input or output; returns its exit code. Raises OSError."""
+    """`run_credit` from a file to a file, `-` being standard input or output; returns its exit code. Raises OSError, and
+    ValueError where both are the same file."""
+    if STANDARD not in (source, target) and Path(target).exists() and Path(target).samefile(source):
+        raise ValueError(f"--out: {target} is the input itself; write to another file")
     with ExitStack() as stack:
         return run_credit(_reader(source, stack), _writer(target, stack), sys.stderr, params)
 

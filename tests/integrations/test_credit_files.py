@@ -1,0 +1,36 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from gagar_mcore.credit import CreditParams
+from gagar_mcore.integrations.credit_files import credit_files
+
+LINE = json.dumps({"group_id": "g", "trajectories": [{"id": i, "reward": r, "valid": True} for i, r in (("a", 1), ("b", 0))]})
+
+
+def test_file_to_file(tmp_path):
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(b"\xef\xbb\xbf" + LINE.encode() + b"\n" + b'{"group_id": "\xff"}\n' + LINE.encode())
+    assert credit_files(str(source), str(target), CreditParams()) == 2
+    assert [json.loads(line)["advantages"] for line in target.read_text().splitlines()] == [{"a": 0.5, "b": -0.5}] * 2
+
+
+def test_the_input_is_never_overwritten(tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text(LINE)
+    with pytest.raises(ValueError, match="is the input itself"):
+        credit_files(str(source), str(tmp_path / "." / "in.jsonl"), CreditParams())
+    assert source.read_text() == LINE
+
+
+def test_a_stream_is_answered_line_by_line():
+    command = [sys.executable, "-c", "from gagar_mcore.cli import main; main()", "credit", "--method", "grpo"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for _ in range(3):
+            process.stdin.write(LINE + "\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["advantages"] == {"a": 0.5, "b": -0.5}
+        process.stdin.close()
+        assert process.wait(timeout=60) == 0
