@@ -22,7 +22,8 @@ class LocalPool:
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}: a pool needs room for one sandbox")
         self._host = Host.prepare()
-        self._slots = asyncio.Semaphore(concurrency or LIVE_PER_CORE * len(os.sched_getaffinity(0)))
+        self._concurrency = concurrency or LIVE_PER_CORE * len(os.sched_getaffinity(0))
+        self._slots = asyncio.Semaphore(self._concurrency)
         self._live: set[LocalSandbox] = set()
         self._without_overlay: set[int] = set()
         self._closed = False
@@ -60,7 +61,11 @@ class LocalPool:
         try:
             await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
         finally:
+            for _ in range(self._concurrency):
+                await self._slots.acquire()  # until those that were being started are closed too
             self._host.close()
+            for _ in range(self._concurrency):
+                self._slots.release()
 
     async def _start(self, spec: SandboxSpec) -> LocalSandbox:
         """Under an overlay where user, bwrap, kernel and the base's file system allow one; else with a copy of the base."""

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from gagar_sandbox.bwrap import BASE, HOME, MIB, PYTHON, Disk, command
 from gagar_sandbox.cgroup import Cgroups, Leaf
 from gagar_sandbox.host import Host
-from gagar_sandbox.limits import set_rlimits
+from gagar_sandbox.limits import put_first, set_rlimits
 from gagar_sandbox.link import Link
 from gagar_sandbox.local import LocalSandbox
 from gagar_sandbox.types import Limits, SandboxLost, SandboxSpec
@@ -70,6 +70,7 @@ async def _limit(link: Link, pid: int, limits: Limits, disk_bytes: int, cgroups:
     """Bound memory and processes together. What is written lies in memory too, and has a bound of its own."""
     memory, processes = limits.memory_mb * MIB, limits.processes
     if cgroups is None:
+        put_first(pid)
         await link.call(b"watch", b"%d" % memory, b"%d" % processes, reply_bytes=READY_BYTES, timeout_s=START_S)
         return None
     leaf = cgroups.leaf(memory + disk_bytes, processes + 1)

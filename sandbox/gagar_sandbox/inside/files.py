@@ -20,7 +20,9 @@ def read(path: str, max_bytes: int) -> bytes:
 
 
 def write(path: str, data: bytes) -> bytes:
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.lexists(folder):
+        os.makedirs(folder)
     descriptor = _open_plain(path, os.O_WRONLY | os.O_CREAT)
     try:
         os.truncate(descriptor, 0)

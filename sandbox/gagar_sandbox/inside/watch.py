@@ -16,12 +16,19 @@ class Watch:
         """The outcome and a note for stderr where a limit is passed."""
         if not self._memory and not self._processes:
             return None
-        usage = [found for name in os.listdir("/proc") if name.isdigit() and name != "1" and (found := _usage(name))]
+        pids = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+        # Asked before anything that takes time for each: a fork bomb grows while it is counted.
+        if len(pids) > (self._processes or len(pids)):
+            return b"exited", self._too_many()
+        usage = [found for pid in pids if (found := _usage(pid))]
         if self._processes and sum(tasks for _, tasks, _ in usage) > self._processes:
-            return b"exited", b"killed: more than %d processes\n" % self._processes
+            return b"exited", self._too_many()
         if self._memory and _exceeds(self._memory, {pid: resident for pid, _, resident in usage}):
             return b"out_of_memory", b""
         return None
+
+    def _too_many(self) -> bytes:
+        return b"killed: more than %d processes\n" % self._processes
 
 
 def _usage(pid: str) -> tuple[str, int, int] | None:

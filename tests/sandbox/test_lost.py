@@ -1,0 +1,126 @@
+"""Whatever dies or lies, the caller gets SandboxLost and nothing stays behind."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gagar_sandbox import Limits, SandboxLost
+from gagar_sandbox.inside.frames import pack
+from gagar_sandbox.link import Link
+from gagar_sandbox.local import LocalSandbox
+
+CONTROLLER = """
+import asyncio, sys
+from pathlib import Path
+from gagar_sandbox import LocalPool, SandboxSpec
+
+async def main():
+    sandbox = await LocalPool().acquire(SandboxSpec(Path(sys.argv[1])))
+    print("ready", flush=True)
+    await sandbox.exec(["sh", "-c", "setsid sleep 1000 & exec sleep 1000"], timeout_s=1000)
+
+asyncio.run(main())
+"""
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def test_nothing_outlives_a_killed_controller(base: Path):
+    controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(base)], stdout=subprocess.PIPE)
+    assert controller.stdout is not None and controller.stdout.readline() == b"ready\n"
+    deadline = time.monotonic() + 30
+    while sum(process.name() == "sleep" for process in descendants(controller.pid)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    left = descendants(controller.pid)
+    controller.kill()
+    controller.wait()
+    _, alive = psutil.wait_procs(left, timeout=30)
+    assert alive == []
+
+
+def test_death_of_pid_1_under_a_call(use):
+    async def body(sandbox: LocalSandbox) -> None:
+        running = asyncio.create_task(sandbox.exec(["sleep", "1000"], timeout_s=1000))
+        sleeping = await found("sleep")
+        os.kill(sleeping.ppid(), signal.SIGKILL)
+        with pytest.raises(SandboxLost, match="died"):
+            await running
+        with pytest.raises(SandboxLost, match="closed"):
+            await sandbox.read("hello.txt")
+        assert not sleeping.is_running()
+
+    use(body)
+
+
+async def found(name: str) -> psutil.Process:
+    for _ in range(1000):
+        for process in descendants(os.getpid()):
+            if process.name() == name:
+                return process
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"no {name} was started")
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        ((1 << 31).to_bytes(4, "big"), "2147483648 bytes"),
+        (b"\0\0\0\x05\0\0\0\xffx", "runs past"),
+        (b"\0\0", "died"),
+        (b"", "died"),
+    ],
+)
+def test_frames_that_are_none(answer: bytes, complaint: str):
+    async def body() -> None:
+        link = await Link.open([sys.executable, "-c", f"import os, sys; sys.stdin.read(1); os.write(1, {answer!r})"], [])
+        with pytest.raises(SandboxLost, match=complaint):
+            await link.call(b"exec", reply_bytes=100, timeout_s=60)
+        with pytest.raises(SandboxLost, match="closed"):
+            await link.call(b"exec", reply_bytes=100, timeout_s=60)
+        await link.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (b"won", b"0", b"0", b"", b""),
+        (b"exited", b"-1", b"0", b"", b""),
+        (b"exited", "٣".encode(), b"0", b"", b""),
+        (b"exited", b"0", b"maybe", b"", b""),
+        (b"exited", b"0", b"0", b""),
+        (),
+        (b"\xff", b"0", b"0", b"", b""),
+    ],
+)
+def test_replies_that_are_none(fields: tuple[bytes, ...]):
+    async def body() -> None:
+        answer = pack(*fields)
+        link = await Link.open([sys.executable, "-c", f"import os, sys; sys.stdin.read(1); os.write(1, {answer!r})"], [])
+        sandbox = LocalSandbox(link, Limits(), None, lambda _: None)
+        with pytest.raises(SandboxLost, match="nonsense"):
+            await sandbox.exec(["true"], timeout_s=60)
+        await sandbox.close()
+
+    asyncio.run(body())
+
+
+def test_silence_has_a_deadline():
+    async def body() -> None:
+        link = await Link.open([sys.executable, "-c", "import time; time.sleep(1000)"], [])
+        with pytest.raises(SandboxLost, match="did not answer"):
+            await link.call(b"exec", reply_bytes=100, timeout_s=0.2)
+        await link.close()
+
+    asyncio.run(body())

@@ -1,0 +1,99 @@
+import asyncio
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gagar_sandbox import LocalPool, SandboxLost, SandboxSpec
+
+
+def test_no_more_live_at_once_than_allowed_and_none_sees_another(base: Path):
+    async def main() -> None:
+        pool = LocalPool(concurrency=4)
+        live = most = 0
+
+        async def one(number: int) -> bytes:
+            nonlocal live, most
+            sandbox = await pool.acquire(SandboxSpec(base))
+            live, most = live + 1, max(most, live + 1)
+            script = f"cat /tmp/* hello.txt 2>/dev/null; echo {number} | tee /tmp/mine > hello.txt; sleep 0.05; cat hello.txt"
+            result = await sandbox.exec(["sh", "-c", script], timeout_s=60)
+            live -= 1
+            await sandbox.close()
+            return result.stdout
+
+        try:
+            outputs = await asyncio.gather(*(one(number) for number in range(32)))
+        finally:
+            await pool.close()
+        assert most == 4
+        assert outputs == [b"hello%d\n" % number for number in range(32)]
+
+    asyncio.run(main())
+    assert (base / "hello.txt").read_text() == "hello"
+
+
+def test_close_kills_what_runs_and_refuses_those_who_wait(base: Path):
+    async def main() -> None:
+        pool = LocalPool(concurrency=1)
+        sandbox = await pool.acquire(SandboxSpec(base))
+        running = asyncio.create_task(sandbox.exec(["sleep", "1000"], timeout_s=1000))
+        waiting = asyncio.create_task(pool.acquire(SandboxSpec(base)))
+        await asyncio.sleep(0.1)
+        await pool.close()
+        for task in (running, waiting):
+            with pytest.raises(SandboxLost):
+                await task
+        with pytest.raises(SandboxLost):
+            await pool.acquire(SandboxSpec(base))
+
+    asyncio.run(main())
+    assert psutil.Process().children(recursive=True) == []
+
+
+def test_close_does_not_forget_a_sandbox_that_is_being_started(base: Path):
+    async def main() -> None:
+        pool = LocalPool()
+        starting = asyncio.create_task(pool.acquire(SandboxSpec(base)))
+        await asyncio.sleep(0.01)
+        await pool.close()
+        with pytest.raises(SandboxLost):
+            await starting
+
+    asyncio.run(main())
+    assert psutil.Process().children(recursive=True) == []
+
+
+def test_a_cancelled_acquire_leaves_its_place_to_others(base: Path):
+    async def main() -> None:
+        pool = LocalPool(concurrency=1)
+        try:
+            for delay in (0, 0.005, 0.02, 0.05):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(pool.acquire(SandboxSpec(base)), delay)
+            sandbox = await asyncio.wait_for(pool.acquire(SandboxSpec(base)), 60)
+            assert await sandbox.read("hello.txt") == b"hello"
+        finally:
+            await pool.close()
+
+    asyncio.run(main())
+    assert psutil.Process().children(recursive=True) == []
+
+
+def test_specs_that_cannot_be_mounted(base: Path):
+    async def main() -> None:
+        pool = LocalPool()
+        try:
+            for workdir in ("relative", "/", "/app/../usr", "/usr/app", "/proc"):
+                with pytest.raises(ValueError, match=workdir):
+                    await pool.acquire(SandboxSpec(base, workdir=workdir))
+            with pytest.raises(FileNotFoundError, match="missing"):
+                await pool.acquire(SandboxSpec(base / "missing"))
+            with pytest.raises(FileNotFoundError, match="missing"):
+                await pool.acquire(SandboxSpec(base, read_only={"/tests": base / "missing"}))
+        finally:
+            await pool.close()
+
+    asyncio.run(main())
+    with pytest.raises(ValueError, match="concurrency is 0"):
+        LocalPool(concurrency=0)
