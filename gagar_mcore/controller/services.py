@@ -101,7 +101,7 @@ async def start_rollout(
             seed=recipe.seed,
             group_size=recipe.rollout.group_size,
             sampler=sampler,
-            grading=GradingService.from_section(recipe.grading),
+            grading=GradingService.from_section(recipe.grading, credit_params(recipe)),
             credit=credit_params(recipe),
             progress=progress,
         )

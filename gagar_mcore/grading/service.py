@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -28,12 +28,12 @@ class GradingService:
     grader: Grader | None
     deadline_s: float
     slots: asyncio.Semaphore
-    params: CreditParams = field(default_factory=CreditParams)
+    params: CreditParams
 
     @classmethod
-    def from_section(cls, section: GradingSection) -> Self:
-        grader = StaticGrader() if section.grader == "static" else None
-        return cls(grader, section.deadline_s, asyncio.Semaphore(section.concurrency))
+    def from_section(cls, section: GradingSection, params: CreditParams) -> Self:
+        grader = StaticGrader(params) if section.grader == "static" else None
+        return cls(grader, section.deadline_s, asyncio.Semaphore(section.concurrency), params)
 
     async def grade(
         self, path: Path, group_id: str, task: Task, trajectories: Sequence[Trajectory]

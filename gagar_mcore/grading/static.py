@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from gagar_mcore.credit import CreditParams
 from gagar_mcore.credit.tiers import rank_score
@@ -25,7 +25,7 @@ class StaticGrader:
     """Grades by rule. Rank follows the weighted score, equal scores tie; hacks are never confirmed: that needs evidence
     which rules do not have. Text of the policy is counted and compared, never interpreted."""
 
-    params: CreditParams = field(default_factory=CreditParams)
+    params: CreditParams
 
     async def grade(self, workspace: Workspace) -> Verdict:
         return await asyncio.to_thread(self.judge, workspace)

@@ -5,6 +5,7 @@ import pytest
 from grading_builders import make_task, repair, trajectory
 
 from gagar_mcore.config.learning import GradingSection
+from gagar_mcore.credit import CreditParams
 from gagar_mcore.grading.protocol import GraderError
 from gagar_mcore.grading.service import GradingService
 from gagar_mcore.grading.static import StaticGrader
@@ -48,7 +49,7 @@ def grade(tmp_path, grader, deadline_s=LONG, groups=1, slots=4):
     members = [trajectory("good", repair()), trajectory("bad", reward=0.0)]
 
     async def run():
-        service = GradingService(grader, deadline_s, asyncio.Semaphore(slots))
+        service = GradingService(grader, deadline_s, asyncio.Semaphore(slots), CreditParams())
         return await asyncio.gather(*(service.grade(tmp_path / f"ws{i}", "g", task, members) for i in range(groups)))
 
     return asyncio.run(run())
@@ -62,7 +63,7 @@ def test_a_usable_verdict_comes_with_its_time(tmp_path):
 
 
 def test_the_static_grader_through_the_service(tmp_path):
-    [(verdict, reason, _)] = grade(tmp_path, StaticGrader())
+    [(verdict, reason, _)] = grade(tmp_path, StaticGrader(CreditParams()))
     assert (verdict.grader, reason, list(verdict.grades)) == ("static", None, ["good"])
 
 
@@ -94,7 +95,7 @@ def test_a_grader_stuck_in_a_thread_is_left_behind(tmp_path):
         await asyncio.to_thread(release.wait, LONG)
 
     async def run():
-        service = GradingService(Scripted(stuck), SHORT, asyncio.Semaphore(1))
+        service = GradingService(Scripted(stuck), SHORT, asyncio.Semaphore(1), CreditParams())
         answer = await service.grade(tmp_path / "ws", "g", task, [trajectory("good", repair())])
         was_stuck = not release.is_set()
         release.set()
@@ -164,7 +165,7 @@ def test_cancelling_the_step_cancels_the_grader(tmp_path):
     task = make_task(tmp_path / "task")
 
     async def run():
-        service = GradingService(grader, LONG, asyncio.Semaphore(1))
+        service = GradingService(grader, LONG, asyncio.Semaphore(1), CreditParams())
         step = asyncio.create_task(service.grade(tmp_path / "ws", "g", task, [trajectory("good", repair())]))
         while not grader.running:
             await asyncio.sleep(0.01)
@@ -183,5 +184,6 @@ def test_without_a_grader_nothing_is_graded_or_written(tmp_path):
 
 
 def test_a_recipe_section_chooses_the_grader():
-    assert GradingService.from_section(GradingSection()).grader == StaticGrader()
-    assert GradingService.from_section(GradingSection(grader="none")).grader is None
+    params = CreditParams(t3=0.1)
+    assert GradingService.from_section(GradingSection(), params).grader == StaticGrader(params)
+    assert GradingService.from_section(GradingSection(grader="none"), params).grader is None

@@ -21,7 +21,7 @@ PARAMS = CreditParams()
 
 
 def judge(workspace):
-    verdict = StaticGrader().judge(workspace)
+    verdict = StaticGrader(PARAMS).judge(workspace)
     validate(verdict, workspace, PARAMS)
     return verdict.grades
 
@@ -208,7 +208,7 @@ def test_the_grader_leaves_the_event_loop_free(tmp_path):
     made = make_workspace(tmp_path, trajectory("clean", repair()))
 
     async def run():
-        grading = asyncio.create_task(StaticGrader().grade(made))
+        grading = asyncio.create_task(StaticGrader(PARAMS).grade(made))
         await asyncio.sleep(0)
         was_free = not grading.done()
         return was_free, await grading
