@@ -9,9 +9,10 @@ import pytest
 
 from gagar_mcore.config.learning import TrackingSection
 from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.records.store import publish_json
 from gagar_mcore.tracking.metrics import read_metrics
 from gagar_mcore.tracking.tracker import open_tracker
-from gagar_mcore.tracking.wandb_mirror import Ledger, WandbMirror, close_ledger, open_ledger
+from gagar_mcore.tracking.wandb_mirror import Ledger, WandbMirror, open_ledger
 
 TRACK = """
 import sys
@@ -81,21 +82,13 @@ def test_without_the_package_one_line_warns_and_metrics_go_on(tmp_path):
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
 
 
-def test_offline_and_resumed_it_is_one_silent_run_with_each_step_once(tmp_path):
+def test_offline_it_is_one_silent_run_with_each_step_once_whatever_was_off_or_resumed(tmp_path):
     pytest.importorskip("wandb")
-    first = track(tmp_path, "offline", 0, 4)
-    second = track(tmp_path, "offline", 2, 6)
-    assert first.stdout + first.stderr + second.stdout + second.stderr == ""
+    done = [track(tmp_path, "off", 0, 2), track(tmp_path, "offline", 2, 4), track(tmp_path, "offline", 3, 6)]
+    assert "".join(d.stdout + d.stderr for d in done) == ""
     history = wandb_history(tmp_path)
     assert [step for _, step in history] == [0, 1, 2, 3, 4, 5]
     assert len({run for run, _ in history}) == 1
-
-
-def test_switched_on_late_it_makes_up_for_what_it_missed(tmp_path):
-    pytest.importorskip("wandb")
-    track(tmp_path, "off", 0, 3)
-    track(tmp_path, "offline", 3, 5)
-    assert [step for _, step in wandb_history(tmp_path)] == [0, 1, 2, 3, 4]
 
 
 def test_killed_and_resumed_it_has_every_step_once(tmp_path):
@@ -108,13 +101,11 @@ def test_killed_and_resumed_it_has_every_step_once(tmp_path):
     assert [step for _, step in wandb_history(tmp_path)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_killed_between_folder_and_ledger_no_step_is_doubled(tmp_path):
-    pytest.importorskip("wandb")
-    track(tmp_path, "offline", 0, 3)
+def test_an_offline_folder_counts_although_a_kill_kept_it_from_the_ledger(tmp_path):
     layout = RunLayout(tmp_path)
-    close_ledger(layout, Ledger(open_ledger(layout).run_id, -1))
-    track(tmp_path, "offline", 3, 5)
-    assert [step for _, step in wandb_history(tmp_path)] == [0, 1, 2, 3, 4]
+    run_id = open_ledger(layout).run_id
+    publish_json(layout.wandb_ledger.parent / "offline-run-1" / "ledger.json", {"run_id": run_id, "last_step": 7}, epoch=0)
+    assert open_ledger(layout) == Ledger(run_id, 7)
 
 
 def test_online_without_a_key_says_so_and_goes_on(tmp_path):

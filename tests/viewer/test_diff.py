@@ -1,4 +1,4 @@
-from conftest import PATCH
+from example_runs import PATCH
 
 from gagar_mcore.viewer.diff import draw_diff, with_kinds
 

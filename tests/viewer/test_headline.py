@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from conftest import make_run
+from example_runs import make_run
 
 from gagar_mcore.viewer.headline import Rate, headline, margin, terminal_summary
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from conftest import PATCH, graded_group, make_run, publish, trajectory
+from example_runs import PATCH, graded_group, make_run, publish, trajectory
 
 from gagar_mcore.records.store import publish_json
 from gagar_mcore.records.types import Grade, Turn, Verdict, Verification

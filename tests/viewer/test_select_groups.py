@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from conftest import graded_group, publish
+from example_runs import graded_group, publish
 
 from gagar_mcore.viewer.load import RunReader
 from gagar_mcore.viewer.select import EARLIER_STEPS, GROUPS_OF_A_LATEST_STEP, SHOWN_FIRST, evenly_spaced, select_groups
