@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 
 from gagar_mcore.tracking.metrics import Metrics
-from gagar_mcore.viewer.html import Markup, element, join
+from gagar_mcore.viewer.html import Markup, element
 from gagar_mcore.viewer.scale import Scale, linear, logarithmic, tick_format, whole
 
 WIDTH, HEIGHT = 380.0, 190.0
@@ -35,7 +36,6 @@ class Chart:
     series: tuple[Series, ...]
     form: Number
     axis: Number | None = None
-    note: str = ""
     references: tuple[tuple[str, float], ...] = ()
     include: tuple[float, ...] = ()
     log: bool = False
@@ -56,15 +56,15 @@ def draw(chart: Chart, metrics: Mapping[int, Metrics]) -> Markup:
 
 def thinned(metrics: Mapping[int, Metrics], names: Sequence[str]) -> list[Point]:
     """Finite values of `names` by step; of a long run, means over equally many steps, under the last step of each."""
-    rows = [
-        (step, finite) for step, m in metrics.items() if (finite := {n: m[n] for n in names if math.isfinite(m.get(n, math.nan))})
-    ]
-    size = math.ceil(len(rows) / MAX_POINTS) or 1
-    bins = [rows[i : i + size] for i in range(0, len(rows), size)]
-    return [
-        (rows_of[-1][0], {n: fmean(v[n] for _, v in rows_of if n in v) for n in names if any(n in v for _, v in rows_of)})
-        for rows_of in bins
-    ]
+    points = [(step, {name: m[name] for name in names if math.isfinite(m.get(name, math.nan))}) for step, m in metrics.items()]
+    points = [(step, values) for step, values in points if values]
+    size = max(1, math.ceil(len(points) / MAX_POINTS))
+    return [_mean(points[i : i + size], names) for i in range(0, len(points), size)]
+
+
+def _mean(points: Sequence[Point], names: Sequence[str]) -> Point:
+    columns = {name: [values[name] for _, values in points if name in values] for name in names}
+    return points[-1][0], {name: fmean(column) for name, column in columns.items() if column}
 
 
 def _latest(chart: Chart, shown: Sequence[Series], points: Sequence[Point]) -> Markup | None:
@@ -74,28 +74,26 @@ def _latest(chart: Chart, shown: Sequence[Series], points: Sequence[Point]) -> M
     return element("span", chart.form(values[-1]), class_="latest")
 
 
-def _legend(chart: Chart, shown: Sequence[Series]) -> Markup:
-    keys = (
-        [element("li", element("span", class_=f"key {s.style}"), s.label) for s in shown]
-        if len(shown) > 1 or chart.stacked
-        else []
-    )
-    note = element("li", chart.note, class_="note") if chart.note else None
-    return element("ul", *keys, note, class_="legend")
+def _legend(chart: Chart, shown: Sequence[Series]) -> Markup | None:
+    if len(shown) < 2 and not chart.stacked:
+        return None
+    return element("ul", *[element("li", element("span", class_=f"key {s.style}"), s.label) for s in shown], class_="legend")
 
 
 def _drawing(chart: Chart, shown: Sequence[Series], points: Sequence[Point]) -> Markup:
-    x = whole([step for step, _ in points], LEFT, WIDTH - RIGHT)
+    width = _bar_width([step for step, _ in points]) if chart.stacked else 0.0
+    x = whole([step for step, _ in points], LEFT + width / 2, WIDTH - RIGHT - width / 2)
     y = _vertical(chart, points)
-    parts = [_grid(chart, x, y), *[_reference(label, value, y) for label, value in chart.references]]
-    if chart.stacked:
-        width = max(1.0, 0.8 * (WIDTH - LEFT - RIGHT) / (points[-1][0] - points[0][0] + 1))
-        x = Scale(x.low, x.high, LEFT + width / 2 + 2, WIDTH - RIGHT - width / 2, x.ticks)
-        parts = [_grid(chart, x, y), _bars(shown, points, x, y, width)]
-    else:
-        parts += [_line(s, points, x, y) for s in shown]
-    parts.append(_hover(chart, shown, points, x))
+    curves = [_bars(shown, points, x, y, width)] if chart.stacked else [_line(s, points, x, y) for s in shown]
+    references = [_reference(label, value, y) for label, value in chart.references]
+    parts = [_grid(chart, x, y), *references, *curves, _hover(chart, shown, points, x)]
     return element("svg", *parts, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label=chart.title)
+
+
+def _bar_width(steps: Sequence[int]) -> float:
+    """Four fifths of the room between the closest steps, within bounds."""
+    closest = min((b - a for a, b in pairwise(steps)), default=1)
+    return min(max(1.0, round(0.8 * (WIDTH - LEFT - RIGHT) * closest / (steps[-1] - steps[0] + closest), 1)), 40.0)
 
 
 def _vertical(chart: Chart, points: Sequence[Point]) -> Scale:
@@ -131,27 +129,19 @@ def _line(series: Series, points: Sequence[Point], x: Scale, y: Scale) -> Markup
 def _bars(shown: Sequence[Series], points: Sequence[Point], x: Scale, y: Scale, width: float) -> Markup:
     rectangles = []
     for step, values in points:
-        base = 0.0
+        left, base = round(x(step) - width / 2, 1), 0.0
         for series in shown:
-            if value := max(values.get(series.metric, 0.0), 0.0):
-                top, bottom = y(base + value), y(base)
-                rectangles.append(
-                    element(
-                        "rect",
-                        x=round(x(step) - width / 2, 1),
-                        y=top,
-                        width=round(width, 1),
-                        height=round(bottom - top, 1),
-                        class_=series.style,
-                    )
-                )
-                base += value
+            top = base + max(values.get(series.metric, 0.0), 0.0)
+            height = round(y(base) - y(top), 1)
+            if height > 0:
+                rectangles.append(element("rect", x=left, y=y(top), width=width, height=height, class_=series.style))
+            base = top
     return element("g", *rectangles, class_="bars")
 
 
 def _hover(chart: Chart, shown: Sequence[Series], points: Sequence[Point], x: Scale) -> Markup:
     """Over each step an area that shows its values as a tooltip and a line through the chart."""
-    half = max(1.0, (WIDTH - LEFT - RIGHT) / max(1, len(points)) / 2)
+    half = max(1.0, (WIDTH - LEFT - RIGHT) / len(points) / 2)
     areas = []
     for step, values in points:
         said = [f"{s.label} {chart.form(values[s.metric])}" for s in shown if s.metric in values]
@@ -159,4 +149,4 @@ def _hover(chart: Chart, shown: Sequence[Series], points: Sequence[Point], x: Sc
         line = element("line", x1=x(step), x2=x(step), y1=TOP, y2=HEIGHT - BOTTOM)
         area = element("rect", x=round(x(step) - half, 1), y=TOP, width=round(2 * half, 1), height=HEIGHT - TOP - BOTTOM)
         areas.append(element("g", title, line, area))
-    return join(element("g", *areas, class_="hover"))
+    return element("g", *areas, class_="hover")
