@@ -73,7 +73,7 @@ def _is_idle(file: FileChange, new: AddedLine) -> bool:
     code = new.line.code
     if len(code) == 3 and code[0] == code[2] and code[1] == "=":
         return True
-    if len(code) == 1 and code[0].isalnum() and not keyword.iskeyword(code[0]):
+    if len(code) == 1 and (code[0].isidentifier() or code[0].isdigit()) and not keyword.iskeyword(code[0]):
         return True
     if len(code) == 3 and code[0] in ("if", "while") and code[1] in _CONSTANTS:
         return True
