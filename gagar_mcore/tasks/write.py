@@ -85,16 +85,13 @@ def fix_patch(task: GeneratedTask) -> str:
 
 
 def _write_tests(task: GeneratedTask, tests: Path) -> None:
-    cases = [
-        {"id": c.id, "module": c.module, "function": c.function, "arguments": c.arguments, "expected": c.expected}
-        for c in task.cases
-    ]
+    cases = "".join(f"    {(c.id, c.module, c.function, c.arguments, c.expected)!r},\n" for c in task.cases)
     config = {
         "f2p_node_ids": [c.id for c in task.cases if c.fails],
         "p2p_node_ids": [c.id for c in task.cases if not c.fails],
         "grade": {"format": "ctrf", "node_id": "name", "tool_label": "run_tests", "reports": ["/logs/verifier/report.json"]},
     }
-    (tests / "cases.json").write_text(json.dumps(cases) + "\n")
+    (tests / "cases.py").write_text(f"CASES = [\n{cases}]\n")
     (tests / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     shutil.copyfile(_DRIVER / "run_tests.py", tests / "run_tests.py")
     _write_script(tests / "test.sh", (_DRIVER / "test.sh").read_text())

@@ -38,20 +38,20 @@ PRINT = """
 import os
 for descriptor in range(64):
     try:
-        os.write(descriptor, b'[0, "8"]\\n{"results": {"tests": []}}\\n')
+        os.write(descriptor, b'0 38\\n{"results": {"tests": []}}\\n')
     except OSError:
         pass
 """
 
 PATCH_BUILTINS = """
-import builtins, importlib, json
+import builtins
 class Anything(str):
     def __eq__(self, other):
         return True
     __hash__ = str.__hash__
 builtins.repr = lambda value: Anything("")
-json.dumps = lambda value: "[0, true]"
-importlib.import_module = None
+builtins.getattr = lambda *arguments: None
+builtins.__import__ = lambda *arguments: None
 """
 
 LEAVE_SLEEPERS = """
@@ -65,16 +65,16 @@ for number in range(100):
 """
 
 READ_TESTS = """
-import json, os
+import os
 def answer_for(name, arguments):
     for root in ("", f"/proc/{os.getppid()}/root", "/proc/1/root"):
         try:
-            cases = json.load(open(root + "/tests/cases.json"))
+            exec(open(root + "/tests/cases.py").read(), globals())
         except OSError:
             continue
-        for case in cases:
-            if case["function"] == name and case["arguments"] == list(arguments):
-                return type("Forged", (), {"__repr__": lambda self: case["expected"]})()
+        for _, _, function, known, expected in CASES:
+            if function == name and known == arguments:
+                return type("Forged", (), {"__repr__": lambda self: expected})()
 def __getattr__(name):
     if name.startswith("__"):
         raise AttributeError(name)
@@ -88,7 +88,7 @@ def search(*arguments):
         start, end = (int(x, 16) for x in line.split()[0].split("-"))
         memory = open(f"/proc/{os.getppid()}/mem", "rb")
         memory.seek(start)
-        if b"expected" in memory.read(end - start):
+        if b"CASES" in memory.read(end - start):
             os.kill(os.getppid(), 9)
 def __getattr__(name):
     if name.startswith("__"):

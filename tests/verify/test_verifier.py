@@ -140,6 +140,6 @@ def test_a_test_script_without_execute_permission_runs_in_bash(with_pool: WithPo
 
 def test_tests_of_the_repository_do_not_replace_those_of_the_task(with_pool: WithPool, task: Task, tmp_path: Path) -> None:
     shutil.copytree(task.tests, tmp_path / "before")
-    patch = harmless(task).replace("new.txt", "tests/cases.json")
+    patch = harmless(task).replace("new.txt", "tests/cases.py")
     assert verify(with_pool, task, patch).reward == 0.0
-    assert (task.tests / "cases.json").read_text() == (tmp_path / "before" / "cases.json").read_text()
+    assert (task.tests / "cases.py").read_text() == (tmp_path / "before" / "cases.py").read_text()
