@@ -6,6 +6,8 @@ import torch
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_mlp_module_spec
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
+from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
@@ -76,11 +78,22 @@ def build_model(model: MimoV2Config, config: TransformerConfig) -> GPTModel:
         layer_specs=[_layer_spec(model, moe) for moe in model.moe_layers], layer_norm=WrappedTorchNorm
     )
     gpt = GPTModel(config, spec, model.vocab_size, model.max_positions, position_embedding_type="none")
+    _mark_shards(gpt)
     for name, parameter in gpt.named_parameters():
         if ".experts." in name:
             # Megatron leaves this set where EP is 1, and then loses the part of the gradient that lies on other TP ranks.
             parameter.allreduce = False
     return gpt
+
+
+def _mark_shards(gpt: GPTModel) -> None:
+    """Megatron marks sharded weights while it initialises them, which is not done here; a shard without the mark passes for a
+    copy, and its part is lost from the norm of the gradient."""
+    for module in gpt.modules():
+        if isinstance(module, ColumnParallelLinear | VocabParallelEmbedding):
+            set_tensor_model_parallel_attributes(module.weight, True, 0, 1)
+        elif isinstance(module, RowParallelLinear):
+            set_tensor_model_parallel_attributes(module.weight, True, 1, 1)
 
 
 def _layer_spec(model: MimoV2Config, moe: bool) -> ModuleSpec:

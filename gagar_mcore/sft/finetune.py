@@ -22,7 +22,7 @@ from gagar_mcore.sft.schedule import learning_rate
 from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens, select, select_bounds
 from gagar_mcore.trainer.packing import plan_microbatches
 from gagar_mcore.trainer.setup import Policy, build_policy
-from gagar_mcore.trainer.shards import gather_tensors, load_tensors
+from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors
 from gagar_mcore.trainer.update import accumulate_gradients, data_parallel_rank, over_replicas, step_optimizer
 from gagar_mcore.weights.files import open_tensors, read_companions, write_checkpoint
 
@@ -88,7 +88,7 @@ def part_loss(part: SftPart, logprobs: Tensor) -> tuple[Tensor, Tensor]:
 
 def export(policy: Policy, init: Path, out: Path) -> None:
     """Publish the weights with configuration and tokenizer of `init`. A collective."""
-    tensors = list(gather_tensors(policy.gpt, policy.model))
+    tensors = list(gather_tensors(local_tensors(policy.gpt), policy.model))
     if dist.get_rank() != 0:
         return
 

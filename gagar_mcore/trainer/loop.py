@@ -15,7 +15,7 @@ from gagar_mcore.trainer.checkpoint import load_checkpoint, save_checkpoint
 from gagar_mcore.trainer.lifetime import wait_until
 from gagar_mcore.trainer.policy import apply_batch
 from gagar_mcore.trainer.setup import Policy, build_policy
-from gagar_mcore.trainer.shards import gather_tensors, load_tensors
+from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors
 from gagar_mcore.weights.files import open_tensors, read_companions
 from gagar_mcore.weights.publish import publish_weights
 
@@ -31,7 +31,7 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
     applied = restore(policy, layout)
     for step in range(applied + 1, recipe.train.steps + 1):
         metrics = apply_batch(policy, next_batch(layout, step), recipe.trainer, recipe.rollout.temperature, step)
-        tensors = list(gather_tensors(policy.gpt, policy.model))
+        tensors = list(gather_tensors(local_tensors(policy.gpt), policy.model))
         if dist.get_rank() == 0:
             fence()
             publish_json(layout.step_metrics(step, "train"), metrics, fence.epoch)

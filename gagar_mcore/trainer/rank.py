@@ -16,15 +16,13 @@ from gagar_mcore.trainer import cpu
 
 def start_rank(trainer: TrainerSection) -> None:
     """Join the process group that torchrun describes and build Megatron's groups in it. A collective waits at most
-    `step_timeout_s`, then the rank fails."""
+    `step_timeout_s`, then the rank fails. Raises ValueError where another number of ranks was started than the layout has."""
     warnings.filterwarnings("ignore")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     torch.set_num_threads(trainer.threads)
     cpu.enable()
 
-    from megatron.core import parallel_state  # after cpu.enable, which its import depends on
-
-    from gagar_mcore.trainer import repairs
+    from gagar_mcore.trainer import repairs  # Megatron is imported after cpu.enable only
 
     repairs.apply()
     on_gpu = torch.cuda.is_available()
@@ -33,6 +31,12 @@ def start_rank(trainer: TrainerSection) -> None:
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=trainer.step_timeout_s))
     if dist.get_world_size() != trainer.world_size:
         raise ValueError(f"trainer: the layout needs {trainer.world_size} ranks, {dist.get_world_size()} were started")
+    build_groups(trainer)
+
+
+def build_groups(trainer: TrainerSection) -> None:
+    from megatron.core import parallel_state
+
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=trainer.tp,
         expert_model_parallel_size=trainer.ep,

@@ -1,6 +1,6 @@
 """Weights between a checkpoint's tensors and the shards of the model on each rank."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ from gagar_mcore.weights.files import TensorReader
 @torch.no_grad()
 def load_tensors(gpt: torch.nn.Module, model: MimoV2Config, read: TensorReader) -> None:
     """Set this rank's shard of every parameter. Raises ValueError where a tensor has another shape than the model."""
-    local = _local_tensors(gpt)
+    local = local_tensors(gpt)
     for rule in weight_rules(model):
         name = _local_name(rule, model)
         if name is None:
@@ -30,20 +30,16 @@ def load_tensors(gpt: torch.nn.Module, model: MimoV2Config, read: TensorReader) 
 
 
 @torch.no_grad()
-def gather_tensors(gpt: torch.nn.Module, model: MimoV2Config) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of the checkpoint, whole, on every rank. A collective: all ranks iterate it to the end."""
-    local = _local_tensors(gpt)
+def gather_tensors(local: Mapping[str, Tensor], model: MimoV2Config) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the checkpoint, whole, on every rank, from the shards that `local_tensors` gives (or from anything of
+    the same names and shapes, like gradients). A collective: all ranks iterate it to the end."""
     for rule in weight_rules(model):
-        name = _local_name(rule, model)
-        if rule.expert is not None:
-            shards = [_from_expert_rank(local, rule, model)]
-        else:
-            assert name is not None
-            shards = _from_tensor_ranks(local[name])
+        shards = _from_tensor_ranks(local[rule.parameter]) if rule.expert is None else [_from_expert_rank(local, rule, model)]
         yield from zip(rule.tensors, rule.form.merge(shards), strict=True)
 
 
-def _local_tensors(gpt: torch.nn.Module) -> dict[str, Tensor]:
+def local_tensors(gpt: torch.nn.Module) -> dict[str, Tensor]:
+    """This rank's shards by Megatron's names."""
     named = {**dict(gpt.named_parameters()), **dict(gpt.named_buffers())}
     return {name: tensor for name, tensor in named.items() if not name.endswith("local_tokens_per_expert")}
 
@@ -62,7 +58,7 @@ def _from_tensor_ranks(shard: Tensor) -> list[Tensor]:
     return shards
 
 
-def _from_expert_rank(local: dict[str, Tensor], rule: Rule, model: MimoV2Config) -> Tensor:
+def _from_expert_rank(local: Mapping[str, Tensor], rule: Rule, model: MimoV2Config) -> Tensor:
     group = parallel_state.get_expert_model_parallel_group()
     rank, index = divmod(rule.expert or 0, _experts_per_rank(model))
     shard = local[rule.parameter.format(index)]

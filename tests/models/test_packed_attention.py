@@ -1,0 +1,79 @@
+import pytest
+import torch
+
+from gagar_mcore.models.mimo_v2_attention import packed_attention, rotary_table, rotate
+from gagar_mcore.models.packed import packed_sequences
+
+LENGTHS = (5, 1, 9)
+HEADS, GROUPS, DIM, VALUE_DIM = 4, 2, 8, 6
+
+
+def heads(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((HEADS, DIM), (GROUPS, DIM), (GROUPS, VALUE_DIM))
+    query, key, value = (torch.randn(sum(LENGTHS), *shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    return query, key, value
+
+
+def bounds() -> torch.Tensor:
+    return torch.tensor([0, *LENGTHS]).cumsum(0)
+
+
+def one_sequence(query, key, value, window, sinks):
+    """The definition, one query and head at a time."""
+    output = torch.zeros(len(query), HEADS, VALUE_DIM, dtype=query.dtype)
+    for i in range(len(query)):
+        for head in range(HEADS):
+            group = head // (HEADS // GROUPS)
+            first = 0 if window is None else max(0, i - window + 1)
+            seen = range(first, i + 1)
+            weights = torch.stack([query[i, head] @ key[j, group] * DIM**-0.5 for j in seen]).exp()
+            total = weights.sum() + (0 if sinks is None else sinks[head].exp())
+            output[i, head] = sum(w * value[j, group] for w, j in zip(weights, seen, strict=True)) / total
+    return output
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_each_packed_sequence_attends_by_the_definition(window, with_sinks):
+    query, key, value = heads(0)
+    sinks = torch.linspace(-1, 1, HEADS, dtype=torch.float64) if with_sinks else None
+    packed = packed_attention(query, key, value, packed_sequences(bounds()), window, sinks)
+
+    for start, length in zip(bounds(), LENGTHS, strict=False):
+        part = slice(int(start), int(start) + length)
+        expected = one_sequence(query[part], key[part], value[part], window, sinks)
+        assert torch.allclose(packed[part], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("distance", "seen"), [(2, True), (3, False)])
+def test_the_window_counts_the_query_itself(distance, seen):
+    query, key, value = heads(1)
+    packed = packed_sequences(bounds())
+    last = sum(LENGTHS) - 1
+    before = packed_attention(query, key, value, packed, 3, None)
+    key[last - distance] += 1.0
+    after = packed_attention(query, key, value, packed, 3, None)
+
+    assert torch.equal(before[last], after[last]) is not seen
+
+
+def test_gradients_reach_queries_keys_values_and_sinks():
+    tensors = [tensor.requires_grad_() for tensor in (*heads(2), torch.zeros(HEADS, dtype=torch.float64))]
+    packed = packed_sequences(bounds())
+    query, key, value, sinks = tensors
+    loss = packed_attention(query, key, value, packed, 3, sinks).pow(2).sum()
+    for tensor, gradient in zip(tensors, torch.autograd.grad(loss, tensors), strict=True):
+        assert gradient.abs().max() > 0, tensor.shape
+
+
+def test_rotation_turns_the_first_dimensions_by_position_and_keeps_the_rest():
+    query, _, _ = heads(3)
+    positions = packed_sequences(bounds()).positions
+    rotated = rotate(query, *rotary_table(positions, theta=100.0, dim=4))
+
+    assert torch.equal(rotated[..., 4:], query[..., 4:])
+    assert torch.equal(rotated[positions == 0], query[positions == 0])
+    angle = torch.tensor(2.0)
+    expected = query[2, 0, 0] * angle.cos() - query[2, 0, 2] * angle.sin()
+    assert torch.isclose(rotated[2, 0, 0], expected, atol=1e-6)
