@@ -1,6 +1,5 @@
 """Limits on everything inside one sandbox together, by a control group of its own; version 1 or 2, whichever is writable."""
 
-import contextlib
 import itertools
 import os
 import re
@@ -87,9 +86,10 @@ def _started(pid: int) -> int | None:
 
 
 def _remove(folder: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        try:
-            folder.rmdir()
-        except OSError:
-            return False
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
     return True
