@@ -22,7 +22,7 @@ class TasksSection(Section):
 
 
 class SandboxSection(Section):
-    """Limits of every sandbox. `concurrency` bounds how many live at once (None: twice the CPU count)."""
+    """Limits of every sandbox. `concurrency` bounds how many sessions hold one at once (None: all that run)."""
 
     backend: Literal["local"] = "local"
     memory_mb: Positive = 512
@@ -62,7 +62,8 @@ class RolloutSection(Section):
 
 
 class VerifySection(Section):
-    """`reuse_identical`: within one group, equal patches are tested once."""
+    """`reuse_identical`: within one group, equal patches are tested once. `concurrency` bounds test runs at once (None: 4 a core)."""
 
     timeout_s: Seconds = 30.0
     reuse_identical: bool = True
+    concurrency: Positive | None = None

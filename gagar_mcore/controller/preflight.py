@@ -34,3 +34,8 @@ def _check_rollout(recipe: Recipe, model: MimoV2Config) -> None:
         raise RecipeError(f"rollout.max_new_tokens: {rollout.max_new_tokens} leaves no room in max_context {rollout.max_context}")
     if recipe.method.min_valid > rollout.group_size:
         raise RecipeError(f"method.min_valid: {recipe.method.min_valid} exceeds rollout.group_size {rollout.group_size}")
+    members = max(rollout.group_size, recipe.train.eval_samples)
+    if recipe.deterministic and recipe.sandbox.concurrency is not None and recipe.sandbox.concurrency < members:
+        raise RecipeError(
+            f"sandbox.concurrency: {recipe.sandbox.concurrency} is below the {members} sessions of a group, which wait for each other"
+        )

@@ -1,5 +1,6 @@
 """Everything a run needs alive: sandboxes, engine, trainer, grading, tasks."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -49,17 +50,41 @@ def credit_params(recipe: Recipe) -> CreditParams:
     return recipe.method.params()
 
 
-def build_sampler(recipe: Recipe, engine: Engine, pool: SandboxPool, renderer: Renderer) -> Sampler:
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Sessions hold a sandbox while they wait for tokens; test runs keep a core busy. So each has a pool of its own."""
+
+    sessions: SandboxPool
+    tests: SandboxPool
+
+
+def session_slots(recipe: Recipe) -> int:
+    """How many sessions may hold a sandbox at once."""
+    return recipe.sandbox.concurrency or recipe.rollout.concurrent_groups * recipe.rollout.group_size
+
+
+def build_sampler(recipe: Recipe, engine: Engine, pools: Pools, renderer: Renderer) -> Sampler:
     tools = tool_set(recipe.rollout.tools, recipe.sandbox.command_timeout_s)
-    runner = SessionRunner(pool, tools, renderer, session_limits(recipe), sandbox_limits(recipe))
+    limits = sandbox_limits(recipe)
+    group_size = max(recipe.rollout.group_size, recipe.train.eval_samples)
     return Sampler(
-        sessions=runner,
+        sessions=SessionRunner(pools.sessions, tools, renderer, session_limits(recipe), limits),
         engine=engine,
-        verifier=Verifier(pool, sandbox_limits(recipe), recipe.verify.timeout_s),
+        verifier=Verifier(pools.tests, limits, recipe.verify.timeout_s),
+        room=asyncio.Semaphore(max(1, session_slots(recipe) // group_size)),
         lockstep=recipe.deterministic,
         submit_unfinished=recipe.rollout.submit_unfinished,
         reuse_identical=recipe.verify.reuse_identical,
     )
+
+
+@asynccontextmanager
+async def open_pools(recipe: Recipe) -> AsyncIterator[Pools]:
+    pools = Pools(LocalPool(session_slots(recipe)), LocalPool(recipe.verify.concurrency))
+    try:
+        yield pools
+    finally:
+        await asyncio.gather(pools.sessions.close(), pools.tests.close())
 
 
 @asynccontextmanager
@@ -80,11 +105,10 @@ async def start_rollout(
     """Sandboxes, tasks and the engine with `weights`, closed together in reverse order of their start."""
     recipe, layout = run.recipe, run.layout
     async with AsyncExitStack() as stack:
-        pool = LocalPool(recipe.sandbox.concurrency)
-        stack.push_async_callback(pool.close)
+        pools = await stack.enter_async_context(open_pools(recipe))
         message("preparing tasks")
-        training = await training_tasks(recipe.tasks, layout.root / "tasks", pool, run.epoch.number)
-        heldout = await heldout_tasks(recipe.tasks, layout.root / "tasks", pool, run.epoch.number)
+        training = await training_tasks(recipe.tasks, layout.root / "tasks", pools.tests, run.epoch.number)
+        heldout = await heldout_tasks(recipe.tasks, layout.root / "tasks", pools.tests, run.epoch.number)
         engine = await start_embedded(
             weights,
             version,
@@ -94,7 +118,7 @@ async def start_rollout(
             deterministic=recipe.deterministic,
         )
         stack.push_async_callback(engine.close)
-        sampler = build_sampler(recipe, engine, pool, Renderer.load(weights))
+        sampler = build_sampler(recipe, engine, pools, Renderer.load(weights))
         pipeline = GroupPipeline(
             layout=layout,
             epoch=run.epoch.number,

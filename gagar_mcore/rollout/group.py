@@ -33,11 +33,13 @@ class FinishedGroup:
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Samples and verifies the sessions of one task. In lockstep, engine calls are shared by one group and nothing else."""
+    """Samples and verifies the sessions of one task, for as many tasks at a time as `room` admits. In lockstep, engine calls are
+    shared by one group and nothing else; all its sessions then wait for each other, so `room` must leave a sandbox for each."""
 
     sessions: SessionRunner
     engine: Engine
     verifier: Verifier
+    room: asyncio.Semaphore
     lockstep: bool
     submit_unfinished: bool
     reuse_identical: bool
@@ -52,7 +54,8 @@ class Sampler:
             done(trajectory)
             return trajectory
 
-        return await gather_all(*(one(key) for key in keys))
+        async with self.room:
+            return await gather_all(*(one(key) for key in keys))
 
     async def _verified(self, trajectory: Trajectory, task: Task, tested: dict[str, asyncio.Task[Verification]]) -> Trajectory:
         if not trajectory.valid or not (trajectory.end_reason == "finished" or self.submit_unfinished):

@@ -4,27 +4,23 @@ from pathlib import Path
 
 from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.config.recipe import Recipe
-from gagar_mcore.controller.services import build_sampler
+from gagar_mcore.controller.services import build_sampler, open_pools
 from gagar_mcore.engine.embedded import start_embedded
 from gagar_mcore.evals.evaluate import evaluate
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.tasks.source import heldout_tasks
-from gagar_sandbox import LocalPool
 
 
 async def evaluate_checkpoint(recipe: Recipe, checkpoint: Path, root: Path) -> dict[str, float]:
     """Rates over `train.eval_samples` sessions of each held-back task; what is needed on disk lies below `root`."""
-    pool = LocalPool(recipe.sandbox.concurrency)
-    try:
-        tasks = await heldout_tasks(recipe.tasks, root / "tasks", pool, epoch=0)
+    async with open_pools(recipe) as pools:
+        tasks = await heldout_tasks(recipe.tasks, root / "tasks", pools.tests, epoch=0)
         engine = await start_embedded(
             checkpoint, 0, recipe.engine, root / "logs" / "engine.log", max_context=recipe.rollout.max_context
         )
         try:
-            sampler = build_sampler(recipe, engine, pool, Renderer.load(checkpoint))
+            sampler = build_sampler(recipe, engine, pools, Renderer.load(checkpoint))
             samples, concurrent = recipe.train.eval_samples, recipe.rollout.concurrent_groups
             return await evaluate(RunLayout(root), sampler, tasks, 0, samples, recipe.seed, epoch=0, concurrent=concurrent)
         finally:
             await engine.close()
-    finally:
-        await pool.close()
