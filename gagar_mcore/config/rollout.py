@@ -62,7 +62,7 @@ class RolloutSection(Section):
 
 
 class VerifySection(Section):
-    """`reuse_identical`: within one group, equal patches are tested once. `concurrency` bounds test runs at once (None: 4 a core)."""
+    """`reuse_identical`: within one group, equal patches are tested once. `concurrency`: test runs at once (None: 4 a core)."""
 
     timeout_s: Seconds = 30.0
     reuse_identical: bool = True

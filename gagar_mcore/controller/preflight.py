@@ -37,5 +37,5 @@ def _check_rollout(recipe: Recipe, model: MimoV2Config) -> None:
     members = max(rollout.group_size, recipe.train.eval_samples)
     if recipe.deterministic and recipe.sandbox.concurrency is not None and recipe.sandbox.concurrency < members:
         raise RecipeError(
-            f"sandbox.concurrency: {recipe.sandbox.concurrency} is below the {members} sessions of a group, which wait for each other"
+            f"sandbox.concurrency: {recipe.sandbox.concurrency} leaves no room for the {members} sessions of one group at once"
         )
