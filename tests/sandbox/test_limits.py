@@ -36,7 +36,7 @@ def test_memory_of_one_process(use, base, limited_by):
 
 def test_memory_of_many_processes_together(use, base, limited_by):
     async def body(sandbox: LocalSandbox) -> None:
-        result = await sandbox.exec(["python3", "-c", f"{FORK_SIX}\n{FILL_20_MB}\ntime.sleep(30)"], timeout_s=60)
+        result = await sandbox.exec(["python3", "-c", f"{FORK_SIX}\n{FILL_20_MB}\ntime.sleep(2)"], timeout_s=60)
         assert result.outcome == "out_of_memory"
 
     use(body, SandboxSpec(base, limits=SMALL))

@@ -13,7 +13,7 @@ import pytest
 
 import gagar_sandbox.host
 from gagar_sandbox import LocalPool, SandboxSpec, SandboxUnavailable, diagnose
-from gagar_sandbox.bwrap import find_bwrap
+from gagar_sandbox.host import find_bwrap
 
 NOBODY = 65534
 SCRIPT = r"""
