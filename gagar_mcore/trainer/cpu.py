@@ -7,7 +7,6 @@ nothing where CUDA is present.
 
 import contextlib
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,7 @@ def enable() -> None:
     """Call once, before anything of Megatron is built."""
     if torch.cuda.is_available():
         return
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # Megatron compiles small functions, which takes longer here than they ever do
+    _compile_nothing()
     _answer_device_questions()
     _allocate_on_cpu()
     _use_cpu_random_state()
@@ -39,6 +38,12 @@ class _Stream:
         return self
 
     def synchronize(self) -> None: ...
+
+
+def _compile_nothing() -> None:
+    """Megatron decorates small functions with `torch.compile`, which takes longer here than they ever do."""
+    anything: Any = torch
+    anything.compile = lambda function=None, **_: function if function is not None else lambda inner: inner
 
 
 def _answer_device_questions() -> None:

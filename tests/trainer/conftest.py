@@ -4,20 +4,33 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from gagar_mcore.models.init import random_tensors
 from gagar_mcore.models.mimo_v2 import preset, to_hf
 from gagar_mcore.models.mimo_v2_weights import tensor_shapes
-from gagar_mcore.records.batch import Batch
+from gagar_mcore.records.batch import Batch, write_columns
+from gagar_mcore.records.epochs import open_epoch
+from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.records.store import publish_directory
 from gagar_mcore.weights.files import write_checkpoint
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+STEPS = 4
+RECIPE = f"""
+name: restart
+output: unused
+model: {{init: unused}}
+trainer: {{optimizer: {{lr: 1.0e-3, warmup_steps: 2}}, tokens_per_microbatch: 220}}
+train: {{steps: {STEPS}, checkpoint_every: 2}}
+"""
 
 
 def write_tiny_checkpoint(directory: Path) -> None:
@@ -53,13 +66,49 @@ def random_batch(seed: int, sequences: int = 10) -> Batch:
     )
 
 
+def make_run(root: Path) -> RunLayout:
+    """A run directory as a controller leaves it before the first step."""
+    layout = RunLayout(root)
+    root.mkdir()
+    layout.recipe.write_text(RECIPE)
+    open_epoch(layout, next_step=1, next_version=0)
+    layout.weights(0).parent.mkdir()
+    publish_directory(layout.weights(0), "weights", 1, lambda directory: write_tiny_checkpoint(directory) or {})
+    return layout
+
+
+def publish_batches(layout: RunLayout, *steps: int) -> None:
+    for step in steps:
+        layout.step(step).mkdir(parents=True)
+        batch = random_batch(step)
+        publish_directory(layout.batch(step), "batch", 1, lambda d, batch=batch: write_columns(batch, d) or {})
+
+
+@dataclass(frozen=True)
+class OnRanks:
+    """checkpoint: the random weights; layouts: what each layout computed from them; run: a run trained to its end."""
+
+    checkpoint: Path
+    layouts: dict[str, Any]
+    run: RunLayout
+
+
 @pytest.fixture(scope="session")
-def run_ranks() -> Callable[..., None]:
-    """Run a script on `count` ranks to its end; a failure shows what they printed."""
+def on_ranks(tmp_path_factory) -> OnRanks:
+    root = tmp_path_factory.mktemp("ranks")
+    for name in ("checkpoint", "layouts"):
+        (root / name).mkdir()
+    write_tiny_checkpoint(root / "checkpoint")
+    layout = make_run(root / "run")
+    publish_batches(layout, *range(1, STEPS + 1))
+    run_ranks(1, root, "1,1,1")
+    run_ranks(2, root, "2,1,1", "1,2,2", "2,2,1", "train")
+    computed = {path.stem: torch.load(path) for path in (root / "layouts").iterdir()}
+    return OnRanks(root / "checkpoint", computed, layout)
 
-    def run(count: int, script: Path, *arguments: str) -> None:
-        command = [*TORCHRUN, f"--nproc-per-node={count}", str(script), *arguments]
-        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=170, check=False)
-        assert done.returncode == 0, done.stderr[-4000:]
 
-    return run
+def run_ranks(count: int, root: Path, *jobs: str) -> None:
+    script = Path(__file__).with_name("rank_checks.py")
+    command = [*TORCHRUN, f"--nproc-per-node={count}", str(script), str(root), *jobs]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]

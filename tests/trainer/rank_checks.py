@@ -1,41 +1,61 @@
-"""Runs on ranks: the same batches in several layouts; rank 0 writes what each layout computed.
+"""Runs on ranks: `rank_checks.py ROOT JOB...`, where a job is a layout `tp,ep,dp` to compute the same batches in, or `train`.
 
-Arguments: checkpoint directory, output directory, then layouts as tp,ep,dp."""
+ROOT holds `checkpoint`, `layouts` (rank 0 writes what each layout computed there) and `run`."""
 
 import sys
+from functools import partial, reduce
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from conftest import random_batch
 
 from gagar_mcore.config.learning import TrainerSection
+from gagar_mcore.config.load import load_recipe
 from gagar_mcore.models.mimo_v2 import read_config
+from gagar_mcore.records.epochs import Fence
+from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.trainer.rank import build_groups, start_rank
 
 STEPS = 3
-CUTS = (10_000, 220, 70)  # micro-batch budgets: one forward pass, two, about five
+WHOLE = 10_000
+CUTS = (WHOLE, 220, 70)  # micro-batch budgets: one forward pass, two, five
 
 
 def main() -> None:
-    checkpoint, out, *layouts = sys.argv[1:]
-    for index, layout in enumerate(layouts):
-        tp, ep, dp = map(int, layout.split(","))
+    root, jobs = Path(sys.argv[1]), sys.argv[2:]
+    for job in jobs:
+        if job == "train":
+            train_run(RunLayout(root / "run"))
+            continue
+        tp, ep, dp = map(int, job.split(","))
         trainer = TrainerSection(tp=tp, ep=ep, dp=dp, freeze_router=False)
-        if index == 0:
-            start_rank(trainer)
-        else:
-            from megatron.core import parallel_state
-
-            parallel_state.destroy_model_parallel()
-            build_groups(trainer)
-        results = compute(Path(checkpoint), trainer)
+        change_layout(trainer)
+        results = compute(root / "checkpoint", trainer)
         if dist.get_rank() == 0:
-            torch.save(results, Path(out) / f"{layout}.pt")
+            torch.save(results, root / "layouts" / f"{job}.pt")
     dist.barrier()
 
 
-def compute(checkpoint: Path, trainer: TrainerSection) -> dict[str, object]:
+def change_layout(trainer: TrainerSection) -> None:
+    if not dist.is_initialized():
+        return start_rank(trainer)
+    from megatron.core import parallel_state
+
+    parallel_state.destroy_model_parallel()
+    build_groups(trainer)
+
+
+def train_run(layout: RunLayout) -> None:
+    from gagar_mcore.trainer.loop import train
+
+    recipe = load_recipe(str(layout.recipe))
+    change_layout(recipe.trainer)
+    train(layout, recipe, Fence(layout, 1))
+
+
+def compute(checkpoint: Path, trainer: TrainerSection) -> dict[str, Any]:
     from gagar_mcore.trainer.policy import apply_batch, policy_parts
     from gagar_mcore.trainer.setup import build_policy
     from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors
@@ -45,23 +65,24 @@ def compute(checkpoint: Path, trainer: TrainerSection) -> dict[str, object]:
     model = read_config(checkpoint)
     policy = build_policy(model, trainer)
     load_tensors(policy.gpt, model, open_tensors(checkpoint))
-    whole = trainer.model_copy(update={"tokens_per_microbatch": 10_000})
-    results: dict[str, object] = {}
+    results: dict[str, Any] = {}
     if trainer.world_size == 1:
-        (part,) = policy_parts(random_batch(0), whole)
+        (part,) = policy_parts(random_batch(0), with_budget(trainer, WHOLE))
         results["logits"] = run_model(policy.gpt, part.packed_tokens)[0].detach()
         results["bounds"] = part.cu_seqlens
     if trainer.dp == 1 and trainer.ep == trainer.tp:  # elsewhere a rank holds the sum of its own part of the gradient only
-        results["gradients"] = [gradients(policy, trainer.model_copy(update={"tokens_per_microbatch": n})) for n in CUTS]
+        results["gradients"] = [gradients(policy, with_budget(trainer, budget)) for budget in CUTS]
     results["metrics"] = [apply_batch(policy, random_batch(step), trainer, 1.0, step) for step in range(STEPS)]
     results["weights"] = {name: tensor.clone() for name, tensor in gather_tensors(local_tensors(policy.gpt), model)}
     return results
 
 
-def gradients(policy, trainer: TrainerSection) -> tuple[int, dict[str, float], dict[str, torch.Tensor]]:
-    """Number of micro-batches, summed statistics and reduced gradients by the checkpoint's names, for batch 0."""
-    from functools import partial, reduce
+def with_budget(trainer: TrainerSection, budget: int) -> TrainerSection:
+    return trainer.model_copy(update={"tokens_per_microbatch": budget})
 
+
+def gradients(policy: Any, trainer: TrainerSection) -> tuple[int, dict[str, float], dict[str, torch.Tensor]]:
+    """Number of micro-batches, summed statistics and reduced gradients by the checkpoint's names, for batch 0."""
     from gagar_mcore.ops.reference import PolicyStats
     from gagar_mcore.trainer.policy import part_loss, policy_parts
     from gagar_mcore.trainer.shards import gather_tensors, local_tensors

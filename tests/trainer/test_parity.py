@@ -1,37 +1,25 @@
 """The Megatron model against transformers' MiMo-V2-Flash, and every layout against one rank."""
 
-from pathlib import Path
-
 import pytest
 import torch
-from conftest import random_batch, write_tiny_checkpoint
+from conftest import random_batch
 from transformers import AutoModelForCausalLM
 
 from gagar_mcore.ops.reference import policy_loss
 
-SCRIPT = Path(__file__).with_name("rank_checks.py")
+pytestmark = pytest.mark.timeout(600)  # the first test starts the ranks
 LAYOUTS = ("2,2,1", "2,1,1", "1,2,2")
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("checkpoint")
-    write_tiny_checkpoint(directory)
-    return directory
+def computed(on_ranks):
+    return on_ranks.layouts
 
 
 @pytest.fixture(scope="module")
-def computed(checkpoint, tmp_path_factory, run_ranks):
-    out = tmp_path_factory.mktemp("results")
-    run_ranks(1, SCRIPT, str(checkpoint), str(out), "1,1,1")
-    run_ranks(2, SCRIPT, str(checkpoint), str(out), *LAYOUTS)
-    return {path.stem: torch.load(path) for path in out.iterdir()}
-
-
-@pytest.fixture(scope="module")
-def reference(checkpoint):
+def reference(on_ranks):
     """Logits of each sequence of batch 0 and gradients by name, from transformers alone."""
-    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    model = AutoModelForCausalLM.from_pretrained(on_ranks.checkpoint)
     batch = random_batch(0)
     logits, logprobs = [], []
     for start, end in zip(batch.cu_seqlens, batch.cu_seqlens[1:], strict=False):
