@@ -19,6 +19,7 @@ from gagar_mcore.records.batch import Batch, write_columns
 from gagar_mcore.records.epochs import open_epoch
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import publish_directory
+from gagar_mcore.sft.data import KIND, SftData, write_sft_data
 from gagar_mcore.weights.files import write_checkpoint
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0")
@@ -84,10 +85,25 @@ def publish_batches(layout: RunLayout, *steps: int) -> None:
         publish_directory(layout.batch(step), "batch", 1, lambda d, batch=batch: write_columns(batch, d) or {})
 
 
+SFT_STEPS = 3
+
+
+def sft_data() -> SftData:
+    """Three steps of four sequences; half of the tokens weigh little, one in ten nothing."""
+    rng = np.random.default_rng(9)
+    bounds = np.cumsum([0, *rng.integers(5, 60, 4 * SFT_STEPS)], dtype=np.int64)
+    weights = rng.choice([1.0, 0.2, 0.0], bounds[-1], p=[0.4, 0.5, 0.1]).astype(np.float32)
+    weights[bounds[:-1]] = 0
+    steps = np.arange(0, 4 * SFT_STEPS + 1, 4)
+    return SftData(rng.integers(5, 512, bounds[-1]).astype(np.int32), weights, bounds, steps)
+
+
 @dataclass(frozen=True)
 class OnRanks:
-    """checkpoint: the random weights; layouts: what each layout computed from them; run: a run trained to its end."""
+    """root: `sft-N` holds what fine-tuning on N ranks gave. checkpoint: the random weights; layouts: what each layout computed
+    from them; run: a run trained to its end."""
 
+    root: Path
     checkpoint: Path
     layouts: dict[str, Any]
     run: RunLayout
@@ -101,10 +117,11 @@ def on_ranks(tmp_path_factory) -> OnRanks:
     write_tiny_checkpoint(root / "checkpoint")
     layout = make_run(root / "run")
     publish_batches(layout, *range(1, STEPS + 1))
-    run_ranks(1, root, "1,1,1")
-    run_ranks(2, root, "2,1,1", "1,2,2", "2,2,1", "train")
+    publish_directory(root / "data", KIND, 0, lambda directory: write_sft_data(sft_data(), directory) or {})
+    run_ranks(1, root, "1,1,1", "sft")
+    run_ranks(2, root, "2,1,1", "1,2,2", "2,2,1", "sft", "train")
     computed = {path.stem: torch.load(path) for path in (root / "layouts").iterdir()}
-    return OnRanks(root / "checkpoint", computed, layout)
+    return OnRanks(root, root / "checkpoint", computed, layout)
 
 
 def run_ranks(count: int, root: Path, *jobs: str) -> None:

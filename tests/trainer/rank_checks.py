@@ -1,6 +1,6 @@
-"""Runs on ranks: `rank_checks.py ROOT JOB...`, where a job is a layout `tp,ep,dp` to compute the same batches in, or `train`.
+"""Runs on ranks: `rank_checks.py ROOT JOB...`. A job is a layout `tp,ep,dp` to compute the same batches in, or `sft`, or `train`.
 
-ROOT holds `checkpoint`, `layouts` (rank 0 writes what each layout computed there) and `run`."""
+ROOT holds `checkpoint`, `layouts` (rank 0 writes what each layout computed there), `data` to fine-tune on and `run`."""
 
 import sys
 from functools import partial, reduce
@@ -16,6 +16,7 @@ from gagar_mcore.config.load import load_recipe
 from gagar_mcore.models.mimo_v2 import read_config
 from gagar_mcore.records.epochs import Fence
 from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.sft.data import read_sft_data
 from gagar_mcore.trainer.rank import build_groups, start_rank
 
 STEPS = 3
@@ -28,6 +29,9 @@ def main() -> None:
     for job in jobs:
         if job == "train":
             train_run(RunLayout(root / "run"))
+            continue
+        if job == "sft":
+            fine_tune_run(root)
             continue
         tp, ep, dp = map(int, job.split(","))
         trainer = TrainerSection(tp=tp, ep=ep, dp=dp, freeze_router=False)
@@ -53,6 +57,19 @@ def train_run(layout: RunLayout) -> None:
     recipe = load_recipe(str(layout.recipe))
     change_layout(recipe.trainer)
     train(layout, recipe, Fence(layout, 1))
+
+
+def fine_tune_run(root: Path) -> None:
+    from gagar_mcore.sft.finetune import export, fine_tune, metrics_writer
+    from gagar_mcore.sft.train import sft_trainer
+
+    ranks = dist.get_world_size()
+    recipe = load_recipe(str(root / "run" / "recipe.yaml"), [f"trainer.tp={ranks}", f"trainer.ep={ranks}"])
+    trainer = sft_trainer(recipe)
+    change_layout(trainer)
+    report = metrics_writer(root / f"sft-{ranks}.jsonl")
+    policy = fine_tune(recipe, trainer, read_sft_data(root / "data"), root / "checkpoint", report)
+    export(policy, root / "checkpoint", root / f"sft-{ranks}")
 
 
 def compute(checkpoint: Path, trainer: TrainerSection) -> dict[str, Any]:
