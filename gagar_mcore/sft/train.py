@@ -4,6 +4,8 @@
 import argparse
 from pathlib import Path
 
+from torch.distributed.elastic.multiprocessing.errors import record
+
 from gagar_mcore.config.learning import OptimizerSection, TrainerSection
 from gagar_mcore.config.load import load_recipe
 from gagar_mcore.config.recipe import Recipe
@@ -11,6 +13,7 @@ from gagar_mcore.sft.data import read_sft_data
 from gagar_mcore.trainer.lifetime import die_with_parent
 
 
+@record  # the launcher's log then ends with what went wrong
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recipe", help="recipe with the sections sft and trainer")

@@ -3,12 +3,15 @@
 import argparse
 from pathlib import Path
 
+from torch.distributed.elastic.multiprocessing.errors import record
+
 from gagar_mcore.config.load import load_recipe
 from gagar_mcore.records.epochs import Fence
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.trainer.lifetime import die_with_parent
 
 
+@record  # the launcher's log then ends with what went wrong
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="run directory")
