@@ -24,8 +24,10 @@ class DiskFull(RuntimeError):
 
 def recorded_metrics(layout: RunLayout, step: int) -> Metrics:
     """All that the stages of `step` have published; step 0 is the evaluation of the initial policy."""
-    parts = [layout.step_metrics(step, "collect"), layout.step_metrics(step, "train")]
+    parts = [layout.step_metrics(step, part) for part in ("collect", "train", "load")]
     metrics = {name: value for part in parts if part.exists() for name, value in read_json(part).items()}
+    if "train/seconds" in metrics:
+        metrics["time/train"] = metrics["train/seconds"]
     if (summary := layout.evaluation(step) / "summary.json").exists():
         metrics |= {f"eval/{name}": value for name, value in read_json(summary).items()}
     return metrics
@@ -59,13 +61,14 @@ class Bookkeeper:
         self._logged = max(self._logged, step)
 
     def tidy(self, step: int) -> None:
-        """Delete weights and checkpoints beyond the retention of the recipe; never the newest of either."""
+        """Delete weights and checkpoints beyond the retention of the recipe: never the newest of either, nor the initial weights,
+        from which a run without a checkpoint starts again."""
         keep = self._run.recipe.retention
         lineage = current_lineage(self._run.layout)
         for folder, count in (("weights", keep.weights), ("checkpoints", keep.checkpoints)):
             published = sorted((self._run.layout.root / folder).glob(f"*/{MANIFEST}"), key=lambda p: _place(p.parent.name))
             for manifest in published[: -count or None] if count else []:
-                if _place(manifest.parent.name) < (lineage, step):
+                if (0, 0) < _place(manifest.parent.name) < (lineage, step):
                     manifest.unlink()  # from here on it is not published
                     shutil.rmtree(manifest.parent)
 

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 from gagar_mcore.config.load import load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.preflight import preflight
 from gagar_mcore.controller.train import rollout, train
 from gagar_mcore.tracking.console import Console
+from gagar_mcore.viewer.headline import terminal_summary
 
 
 def plan(name: str, overrides: Sequence[str]) -> str:
@@ -32,6 +34,7 @@ def run_training(name: str, overrides: Sequence[str], resume: bool) -> None:
     preflight(recipe)
     with console_of(recipe) as console:
         asyncio.run(train(recipe, resume, console))
+    print(terminal_summary(Path(recipe.output)))
 
 
 def run_rollout(name: str, overrides: Sequence[str]) -> None:

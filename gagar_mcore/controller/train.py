@@ -2,6 +2,7 @@
 
 import time
 from functools import partial
+from pathlib import Path
 
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.bookkeeping import Bookkeeper
@@ -31,8 +32,8 @@ async def train(recipe: Recipe, resume: bool, console: Console) -> None:
                     await books.wait_for_disk()
                     collection = await collect_step(run, services, step, position, progress)
                     position = publish_batch(run, collection)
-                    weights = await trainer.weights(step)
-                    await services.engine.load_weights(weights, step)
+                    console.stage("train", 0, 1)
+                    await load_weights(run, services, await trainer.weights(step), step)
                     await evaluate_if_due(run, services, step, console)
                     books.log_through(step)
                     books.tidy(step)
@@ -78,6 +79,12 @@ def publish_batch(run: Run, collection: Collection) -> int:
     fill = partial(fill_batch, groups=collection.kept, step=step, next_position=position)
     publish_directory(run.layout.batch(step), "batch", run.epoch.number, fill, run.fence)
     return position
+
+
+async def load_weights(run: Run, services: RolloutServices, weights: Path, version: int) -> None:
+    started = time.monotonic()
+    await services.engine.load_weights(weights, version)
+    publish_json(run.layout.step_metrics(version, "load"), {"time/load": time.monotonic() - started}, run.epoch.number)
 
 
 async def evaluate_if_due(run: Run, services: RolloutServices, version: int, console: Console) -> None:

@@ -56,7 +56,7 @@ class RunLayout:
         return self.step(step) / "batch"
 
     def step_metrics(self, step: int, part: str) -> Path:
-        """`part` is `collect` (controller) or `train` (trainer)."""
+        """`part` is `collect` or `load` (controller) or `train` (trainer)."""
         return self.step(step) / f"{part}.json"
 
     def evaluation(self, version: int) -> Path:

@@ -10,7 +10,7 @@ from gagar_mcore.models.mimo_v2 import read_config
 from gagar_mcore.records.batch import Batch, read_batch
 from gagar_mcore.records.epochs import Fence, min_batch_epoch, read_epochs
 from gagar_mcore.records.layout import RunLayout
-from gagar_mcore.records.store import MANIFEST, RecordError, publish_json
+from gagar_mcore.records.store import MANIFEST, RecordError, publish_json, read_manifest
 from gagar_mcore.trainer.checkpoint import load_checkpoint, save_checkpoint
 from gagar_mcore.trainer.lifetime import wait_until
 from gagar_mcore.trainer.policy import apply_batch
@@ -60,6 +60,14 @@ def newest_weights(layout: RunLayout) -> Path:
 def next_batch(layout: RunLayout, step: int) -> Batch:
     """Wait for the batch of `step` from a controller that owned the run when it wrote it."""
     path = layout.batch(step)
-    wait_until(lambda: (path / MANIFEST).is_file())
-    batch, _ = read_batch(path, min_batch_epoch(read_epochs(layout), step))
+    wait_until(lambda: is_current(layout, step))
+    batch, _ = read_batch(path)
     return batch
+
+
+def is_current(layout: RunLayout, step: int) -> bool:
+    """Whether the batch of `step` is there; one that a fenced controller left is not. Raises RecordError for a damaged one."""
+    path = layout.batch(step)
+    if not (path / MANIFEST).is_file():
+        return False
+    return read_manifest(path, "batch").epoch >= min_batch_epoch(read_epochs(layout), step)
