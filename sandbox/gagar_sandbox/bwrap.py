@@ -51,7 +51,9 @@ def command(host: Host, spec: SandboxSpec, disk: Disk, info_fd: int, filter_fd: 
         *_outer(host, disk),
         *(str(host.bwrap), "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
         *("--unshare-cgroup-try", "--disable-userns", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
-        *("--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"),
+        # Not --die-with-parent: a bwrap killed before it has set up its child leaves that waiting for ever. PID 1 ends with its
+        # input, which the kernel ends with the controller. Not --new-session: Process makes one for all of this.
+        *("--as-pid-1", "--clearenv", "--cap-drop", "ALL"),
         *(() if filter_fd is None else ("--seccomp", str(filter_fd))),
         *("--info-fd", str(info_fd), "--bind", str(host.hold / "root"), "/"),
         # Read-only, for to the kernel a sandbox that root started owns /proc/sys.
@@ -68,7 +70,7 @@ def command(host: Host, spec: SandboxSpec, disk: Disk, info_fd: int, filter_fd: 
 
 def _outer(host: Host, disk: Disk) -> Iterator[str]:
     """An outer bwrap that makes the tmpfs and runs the inner one: the disk of bwrap's own --tmp-overlay has no limit."""
-    yield from (str(host.bwrap), "--unshare-user", "--die-with-parent", "--dev-bind", "/", "/")
+    yield from (str(host.bwrap), "--unshare-user", "--dev-bind", "/", "/")
     yield from ("--size", str(disk.size), "--tmpfs", str(host.hold))
     for name in ("root", "upper", "work", *WRITABLE.values()):
         yield from ("--perms", "1777" if name in WRITABLE.values() else "0755", "--dir", str(host.hold / name))

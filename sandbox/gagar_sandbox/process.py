@@ -1,4 +1,4 @@
-"""A child process that the event loop waits for through a pidfd: no thread, and no signal to a pid that has been given away."""
+"""A child process that the event loop waits for through a pidfd, without a thread."""
 
 import asyncio
 import contextlib
@@ -33,9 +33,10 @@ class Process:
             raise
 
     def kill(self) -> None:
+        """Kill the process and its children, as far as they have stayed in its session."""
         if self._pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                os.killpg(self._child.pid, signal.SIGKILL)
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait for the end and reap; False where it has not come in time."""

@@ -42,7 +42,10 @@ def test_memory_of_many_processes_together(use, base, limited_by):
     use(body, SandboxSpec(base, limits=SMALL))
 
 
-def test_pages_shared_by_processes_count_once(use, base, limited_by):
+def test_pages_shared_by_processes_count_once_in_control_groups(use, base):
+    if find_cgroups() is None:
+        pytest.skip("no control group is writable here")
+
     async def body(sandbox: LocalSandbox) -> None:
         script = f"{FILL_20_MB}\n{FORK_SIX}\ntime.sleep(0.5)"
         assert (await sandbox.exec(["python3", "-c", script], timeout_s=60)).outcome == "exited"
@@ -54,7 +57,7 @@ def test_a_fork_bomb_ends_and_the_sandbox_goes_on(use, base, limited_by):
     async def body(sandbox: LocalSandbox) -> None:
         result = await sandbox.exec(["python3", "-c", FORK_BOMB], timeout_s=2)
         assert result.exit_code == 137
-        assert result.outcome == "timed_out" or b"more than 24 processes" in result.stderr
+        assert result.outcome != "exited" or b"more than 24 processes" in result.stderr
         assert (await sandbox.exec(["sh", "-c", "echo alive"], timeout_s=30)).stdout == b"alive\n"
 
     use(body, SandboxSpec(base, limits=SMALL))

@@ -1,11 +1,14 @@
 """Whatever dies or lies, the caller gets SandboxLost and nothing stays behind."""
 
 import asyncio
+import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -16,36 +19,55 @@ from gagar_sandbox.inside.frames import pack
 from gagar_sandbox.link import Link
 from gagar_sandbox.local import LocalSandbox
 
+PR_SET_CHILD_SUBREAPER = 36
 CONTROLLER = """
 import asyncio, sys
 from pathlib import Path
 from gagar_sandbox import LocalPool, SandboxSpec
 
 async def main():
-    sandbox = await LocalPool().acquire(SandboxSpec(Path(sys.argv[1])))
+    pool = LocalPool(4)
     print("ready", flush=True)
-    await sandbox.exec(["sh", "-c", "setsid sleep 1000 & exec sleep 1000"], timeout_s=1000)
+    while True:
+        await asyncio.gather(*(live(pool) for _ in range(4)))
+
+async def live(pool):
+    sandbox = await pool.acquire(SandboxSpec(Path(sys.argv[1])))
+    await sandbox.exec(["sh", "-c", "setsid sleep 1000 & exec sleep 1000"], timeout_s=0.2)
+    await sandbox.close()
 
 asyncio.run(main())
 """
 
 
-def descendants(pid: int) -> list[psutil.Process]:
-    return psutil.Process(pid).children(recursive=True)
+def descendants() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
 
 
-def test_nothing_outlives_a_killed_controller(base: Path):
+@pytest.fixture
+def heir_of_orphans() -> Iterator[None]:
+    """What a killed child leaves behind becomes a child of this process."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    yield
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("kill_after_s", [0, 0.02, 0.04, 0.08, 0.16, 0.5])
+def test_nothing_outlives_a_killed_controller(base: Path, heir_of_orphans: None, kill_after_s: float):
+    """Killed with -9 while sandboxes start, run and close."""
     controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(base)], stdout=subprocess.PIPE)
     assert controller.stdout is not None and controller.stdout.readline() == b"ready\n"
-    deadline = time.monotonic() + 30
-    while sum(process.name() == "sleep" for process in descendants(controller.pid)) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    left = descendants(controller.pid)
+    time.sleep(kill_after_s)
     controller.kill()
     controller.wait()
-    _, alive = psutil.wait_procs(left, timeout=30)
-    assert alive == []
+    deadline = time.monotonic() + 30
+    while left := descendants():
+        for process in left:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
 
 
 def test_death_of_pid_1_under_a_call(use):
@@ -64,7 +86,7 @@ def test_death_of_pid_1_under_a_call(use):
 
 async def found(name: str) -> psutil.Process:
     for _ in range(1000):
-        for process in descendants(os.getpid()):
+        for process in descendants():
             if process.name() == name:
                 return process
         await asyncio.sleep(0.02)

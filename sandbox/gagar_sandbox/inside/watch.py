@@ -2,11 +2,13 @@
 
 import os
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
-
 
 class Watch:
-    """Limits on memory (bytes) and on processes and threads of everything but PID 1; 0 is no limit."""
+    """Limits on memory (bytes) and on processes and threads of everything but PID 1; 0 is no limit.
+
+    Memory is each process's own, and what it still shares with its parent since a fork counts for both: what tells them apart,
+    smaps_rollup, waits for locks that a fork bomb holds. Shared memory, bounded by the disk where it has a name, does not count.
+    """
 
     def __init__(self, memory: int, processes: int) -> None:
         self._memory = memory
@@ -20,10 +22,10 @@ class Watch:
         # Asked before anything that takes time for each: a fork bomb grows while it is counted.
         if len(pids) > (self._processes or len(pids)):
             return b"exited", self._too_many()
-        usage = [found for pid in pids if (found := _usage(pid))]
-        if self._processes and sum(tasks for _, tasks, _ in usage) > self._processes:
+        usage = [_usage(pid) for pid in pids]
+        if self._processes and sum(tasks for tasks, _ in usage) > self._processes:
             return b"exited", self._too_many()
-        if self._memory and _exceeds(self._memory, {pid: resident for pid, _, resident in usage}):
+        if self._memory and sum(memory for _, memory in usage) > self._memory:
             return b"out_of_memory", b""
         return None
 
@@ -31,24 +33,11 @@ class Watch:
         return b"killed: more than %d processes\n" % self._processes
 
 
-def _usage(pid: str) -> tuple[str, int, int] | None:
-    """Pid, threads and resident bytes; None where the process has gone."""
+def _usage(pid: str) -> tuple[int, int]:
+    """Threads, and bytes of memory of its own; nothing where the process has gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+        with open(f"/proc/{pid}/status", "rb") as file:
+            facts = dict(line.split(b":", 1) for line in file)
     except OSError:
-        return None
-    return pid, int(fields[17]), int(fields[21]) * PAGE
-
-
-def _exceeds(limit: int, resident: dict[str, int]) -> bool:
-    """Whether memory is over the limit once pages shared by several processes count once: exact, slow, and so asked last."""
-    return sum(resident.values()) > limit and sum(_proportional(pid, most) for pid, most in resident.items()) > limit
-
-
-def _proportional(pid: str, resident: int) -> int:
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(b"Pss:"))
-    except OSError:
-        return resident
+        return 0, 0
+    return int(facts[b"Threads"]), int(facts.get(b"RssAnon", b"0 kB").split()[0]) << 10
