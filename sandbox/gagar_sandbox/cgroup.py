@@ -1,12 +1,13 @@
 """Limits on everything inside one sandbox together, by a control group of its own; version 1 or 2, whichever is writable."""
 
 import itertools
-import os
 import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from gagar_sandbox import owner
 
 REMOVE_S = 2.0
 
@@ -45,7 +46,7 @@ class Cgroups:
 
     def leaf(self, memory_bytes: int, processes: int) -> Leaf:
         """A new group. Raises OSError where the system refuses it."""
-        name = f"gagar-{os.getpid()}-{_started(os.getpid())}-{next(self._numbers)}"
+        name = f"{owner.prefix()}{next(self._numbers)}"
         leaf = Leaf(tuple(parent / name for parent in self.parents))
         try:
             for folder in leaf.folders:
@@ -58,9 +59,8 @@ class Cgroups:
 
     def remove_stale(self) -> None:
         """Remove the groups of processes that died without doing so."""
-        for folder in (folder for parent in self.parents for folder in parent.glob("gagar-*-*-*")):
-            _, pid, started, _ = folder.name.split("-")
-            if pid.isdigit() and str(_started(int(pid))) != started:
+        for parent in self.parents:
+            for folder in owner.left_behind(parent):
                 _remove(folder)
 
 
@@ -75,14 +75,6 @@ def _set(leaf: Leaf, memory_bytes: int, processes: int) -> None:
                 found += name in wanted
     if found != 2:
         raise FileNotFoundError(f"no memory or pids limit in {leaf.folders[0]}")
-
-
-def _started(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot; None where there is no such process."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (FileNotFoundError, ProcessLookupError):
-        return None
 
 
 def _remove(folder: Path) -> bool:

@@ -1,10 +1,9 @@
-import os
 import signal
 
 import pytest
 
 import gagar_sandbox.host
-from gagar_sandbox import Limits, SandboxSpec
+from gagar_sandbox import Limits, SandboxSpec, owner
 from gagar_sandbox.cgroup_find import find_cgroups
 from gagar_sandbox.local import LocalSandbox
 
@@ -106,7 +105,7 @@ def test_control_groups_are_gone_after_close(use, base):
         pytest.skip("no control group is writable here")
 
     def mine() -> list[str]:
-        return [str(leaf) for parent in groups.parents for leaf in parent.glob(f"gagar-{os.getpid()}-*")]
+        return [str(leaf) for parent in groups.parents for leaf in parent.glob(f"{owner.prefix()}*")]
 
     async def body(sandbox: LocalSandbox) -> None:
         assert len(mine()) == len(groups.parents)
