@@ -61,7 +61,7 @@ def command(host: Host, spec: SandboxSpec, disk: Disk, info_fd: int, filter_fd: 
         *_system(host.inside),
         *_interpreter(host.inside),
         *_writable(host, spec, disk),
-        *(word for at, outside in spec.read_only.items() for word in ("--ro-bind", str(outside.resolve()), at)),
+        *(word for at, outside in sorted(spec.read_only.items()) for word in ("--ro-bind", str(outside.resolve()), at)),
         *("--remount-ro", "/dev", "--remount-ro", "/"),
         *("--chdir", spec.workdir, "--", PYTHON, "-I", "-S", "-c"),
         f"import sys; sys.path.insert(0, {HOME!r}); from inside.main import main; main()",

@@ -27,7 +27,8 @@ class LocalSandbox:
         self._limits = limits
         self._leaf = leaf
         self._oom_kills = 0
-        self._on_close: Callable[[LocalSandbox], None] | None = on_close
+        self._on_close = on_close
+        self._closing: asyncio.Task[None] | None = None
 
     async def exec(
         self,
@@ -40,7 +41,7 @@ class LocalSandbox:
     ) -> ExecResult:
         """See Sandbox.exec. A command that does not exist exits with 127. Of output beyond `output_limit` bytes, for stdout
         and stderr each, head and tail are kept around a line that says how much was cut.
-        Raises ValueError where the command is empty or holds a NUL, or stdin is longer than the largest file."""
+        Raises ValueError where the command is empty or holds a NUL, OSError where stdin is longer than the largest file."""
         variables = [f"{name}={value}" for name, value in (ENVIRONMENT | dict(env or {})).items()]
         if not command or not command[0] or any("\0" in word for word in (*command, *variables)):
             raise ValueError(f"cannot run {list(command)!r}: a command needs a name, and no NUL in its words or environment")
@@ -68,14 +69,18 @@ class LocalSandbox:
         await self._file(path, b"write", os.fsencode(path), data, reply_bytes=0)
 
     async def close(self) -> None:
-        on_close, self._on_close = self._on_close, None
-        if on_close is not None:
-            try:
-                await self._link.close()
-                if self._leaf is not None:
-                    await asyncio.to_thread(self._leaf.remove)
-            finally:
-                on_close(self)
+        """See Sandbox.close. Cancelled, it goes on by itself."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            await self._link.close()
+            if self._leaf is not None:
+                await asyncio.to_thread(self._leaf.remove)
+        finally:
+            self._on_close(self)
 
     async def _file(self, path: str, *request: bytes, reply_bytes: int) -> bytes:
         if not path or "\0" in path:

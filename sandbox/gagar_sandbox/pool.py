@@ -26,6 +26,7 @@ class LocalPool:
         self._slots = asyncio.Semaphore(self._concurrency)
         self._live: set[LocalSandbox] = set()
         self._without_overlay: set[int] = set()
+        self._proven = False
         self._closed = False
 
     @property
@@ -49,6 +50,7 @@ class LocalPool:
         except BaseException:
             self._slots.release()
             raise
+        self._proven = True
         self._live.add(sandbox)
         if self._closed:
             await sandbox.close()
@@ -78,6 +80,8 @@ class LocalPool:
                     return await start(self._host, spec, overlay=True, on_close=self._forget)
             sandbox = await start(self._host, spec, overlay=False, on_close=self._forget)
         except Refused as error:
+            if self._proven:
+                raise  # a machine that has built one can; this is load, or the base
             raise unavailable(str(error)) from error
         except OSError as error:
             raise SandboxLost(f"cannot start a sandbox: {error}") from error

@@ -112,14 +112,15 @@ def test_home_and_repository_are_not_seen(use, base):
 
 def test_read_only_paths(use, base, tmp_path):
     async def body(sandbox: LocalSandbox) -> None:
-        script = "cat /tests/t.py /app/deep/one; echo x > /tests/t.py; echo x > /app/deep/one; rm -rf /tests/t.py; ls /tests"
+        script = "cat /tests/t.py /app/deep/one; echo x > /tests/t.py; echo x > /app/deep/one; rm -rf /tests/t.py; ls /tests/more"
         result = await sandbox.exec(["sh", "-c", script], timeout_s=30)
-        assert result.stdout == b"testtestt.py\n"
+        assert result.stdout == b"testtestmore\nt.py\n"
 
     tests = tmp_path / "with space"
     tests.mkdir()
     (tests / "t.py").write_text("test")
-    use(body, SandboxSpec(base, read_only={"/tests": tests, "/app/deep/one": tests / "t.py"}))
+    (tests / "more").mkdir()
+    use(body, SandboxSpec(base, read_only={"/app/deep/one": tests / "t.py", "/tests/more": tests, "/tests": tests}))
     assert (tests / "t.py").read_text() == "test"
 
 

@@ -6,6 +6,7 @@ import os
 import select
 import time
 
+from .capture import Capture
 from .watch import Watch
 
 TYPE_CHECKING = False
@@ -13,47 +14,7 @@ if TYPE_CHECKING:  # typing and collections would double the time to start
     from collections.abc import Callable
 
 TICK_S = 0.05
-CHUNK = 1 << 16
 SIGINT, SIGKILL, SIGPIPE, SIGXFSZ = 2, 9, 13, 25
-
-
-class Capture:
-    """Reads one output pipe, keeping the head and the tail of what came, `limit` bytes in all."""
-
-    def __init__(self, limit: int) -> None:
-        self.source, self.sink = os.pipe()
-        os.set_blocking(self.source, False)
-        self._head_limit = limit // 2
-        self._tail_limit = limit - self._head_limit
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._cut = 0
-
-    def pull(self) -> bool:
-        """Take what is there, one chunk at most. False where nothing is, or the pipe has ended."""
-        try:
-            data = os.read(self.source, CHUNK)
-        except BlockingIOError:
-            return False
-        room = self._head_limit - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:]
-        excess = len(self._tail) - self._tail_limit
-        if excess > 0:
-            del self._tail[:excess]
-            self._cut += excess
-        return bool(data)
-
-    def close(self) -> None:
-        os.close(self.source)
-
-    @property
-    def truncated(self) -> bool:
-        return self._cut > 0
-
-    def text(self) -> bytes:
-        middle = b"\n[... %d bytes cut ...]\n" % self._cut if self._cut else b""
-        return bytes(self._head + middle + self._tail)
 
 
 def run(
@@ -68,28 +29,22 @@ def run(
     """Run `argv` and kill all processes but this one. `cancelled` is asked whenever the host has sent something.
     Returns the reply's fields: outcome, exit code, whether output was cut ("0" or "1"), stdout, stderr."""
     deadline = time.monotonic() + timeout_s
-    outputs = Capture(output_limit), Capture(output_limit)
-    try:
-        child = _spawn(argv, env, stdin, outputs[0].sink, outputs[1].sink)
-    except OSError as error:
-        missing = b"127" if isinstance(error, FileNotFoundError) else b"126"
-        return [b"exited", missing, b"0", b"", argv[0] + b": " + os.fsencode(error.strerror or str(error)) + b"\n"]
-    finally:
-        for output in outputs:
-            os.close(output.sink)
-    outcome, note, status = _wait(child, deadline, outputs, watch, cancelled)
-    status = _kill_all(child, status)
-    for output in outputs:
-        while output.pull():
+    with Capture(output_limit) as stdout, Capture(output_limit) as stderr:
+        try:
+            child = _spawn(argv, env, stdin, stdout.sink, stderr.sink)
+        except OSError as error:
+            missing = b"127" if isinstance(error, FileNotFoundError) else b"126"
+            return [b"exited", missing, b"0", b"", b"%s: %s\n" % (argv[0], os.strerror(error.errno or 0).encode())]
+        outcome, note, status = _wait(child, deadline, (stdout, stderr), watch, cancelled)
+        code = os.waitstatus_to_exitcode(_kill_all(child, status))
+        while stdout.pull() or stderr.pull():
             pass
-        output.close()
-    code = os.waitstatus_to_exitcode(status)
-    code = 128 - code if code < 0 else code
-    truncated = b"1" if any(output.truncated for output in outputs) else b"0"
-    return [outcome, b"%d" % code, truncated, outputs[0].text(), outputs[1].text() + note]
+    truncated = b"1" if stdout.truncated or stderr.truncated else b"0"
+    return [outcome, b"%d" % (128 - code if code < 0 else code), truncated, stdout.text(), stderr.text() + note]
 
 
 def _spawn(argv: list[bytes], env: dict[bytes, bytes], stdin: bytes, stdout: int, stderr: int) -> int:
+    """Start the command and close this end of its output."""
     source = os.memfd_create("stdin") if stdin else os.open("/dev/null", os.O_RDONLY)
     try:
         if stdin:
@@ -103,7 +58,8 @@ def _spawn(argv: list[bytes], env: dict[bytes, bytes], stdin: bytes, stdout: int
             argv[0], argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=(SIGINT, SIGPIPE, SIGXFSZ)
         )
     finally:
-        os.close(source)
+        for descriptor in (source, stdout, stderr):
+            os.close(descriptor)
 
 
 def _wait(
@@ -128,7 +84,7 @@ def _wait(
             for descriptor, _ in poller.poll(1000 * min(deadline - now, TICK_S)):
                 if descriptor == 0 and cancelled():
                     return b"timed_out", b"", None
-                if descriptor in sources and not sources[descriptor].pull():
+                if descriptor in sources and not sources[descriptor].pull() and sources[descriptor].ended:
                     poller.unregister(descriptor)
             status = _reap(child)
             if status is not None:

@@ -1,0 +1,51 @@
+"""What is kept of a command's output."""
+
+from __future__ import annotations
+
+import os
+
+CHUNK = 1 << 16
+
+
+class Capture:
+    """Reads one output pipe, keeping the head and the tail of what came, `limit` bytes in all."""
+
+    def __init__(self, limit: int) -> None:
+        self.source, self.sink = os.pipe()
+        os.set_blocking(self.source, False)
+        self.ended = False
+        self._head_limit = limit // 2
+        self._tail_limit = limit - self._head_limit
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._cut = 0
+
+    def pull(self) -> bool:
+        """Take one chunk of what is there; False where there is nothing."""
+        try:
+            data = os.read(self.source, CHUNK)
+        except BlockingIOError:
+            return False
+        self.ended = not data
+        room = self._head_limit - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        excess = len(self._tail) - self._tail_limit
+        if excess > 0:
+            del self._tail[:excess]
+            self._cut += excess
+        return not self.ended
+
+    def __enter__(self) -> Capture:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.source)
+
+    @property
+    def truncated(self) -> bool:
+        return self._cut > 0
+
+    def text(self) -> bytes:
+        middle = b"\n[... %d bytes cut ...]\n" % self._cut if self._cut else b""
+        return bytes(self._head + middle + self._tail)
