@@ -6,12 +6,14 @@ follows from positions. (The caches of `transformers` count padded slots as posi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-GLOBAL, SLIDING = "full_attention", "sliding_attention"
+from gagar_mcore.models.mimo_v2 import LayerType, MimoV2Config
+
+GLOBAL: LayerType = "full_attention"
+SLIDING: LayerType = "sliding_attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +53,25 @@ class PositionCache:
     `begin` names the tokens of the coming forward pass; `update` is what each attention layer then calls.
     """
 
-    def __init__(self, config: Any, rows: int, max_context: int) -> None:
-        self.layer_types: list[str] = config.layer_types
-        self.window: int = config.sliding_window
+    def __init__(self, model: MimoV2Config, rows: int, max_context: int) -> None:
+        self.layer_types = model.layer_types
+        self.window = model.sliding_window
         self.max_context = max_context
-        self.query_heads: int = config.num_attention_heads
-        # transformers gives sliding layers of this family twice the key-value heads of global ones
-        self.heads = {GLOBAL: config.num_key_value_heads, SLIDING: 2 * config.num_key_value_heads}
+        self.query_heads = model.num_heads
+        self.heads = {GLOBAL: model.kv_heads, SLIDING: model.sliding_kv_heads}
         sizes = [rows * self.heads[kind] * (max_context + 1) for kind in self.layer_types]
-        self._keys = [torch.zeros(size, config.head_dim) for size in sizes]
-        self._values = [torch.zeros(size, config.v_head_dim) for size in sizes]
-        self._access: dict[str, _Access] = {}
+        self._keys = [torch.zeros(size, model.head_dim) for size in sizes]
+        self._values = [torch.zeros(size, model.v_head_dim) for size in sizes]
+        self._access: dict[LayerType, _Access] = {}
 
-    def begin(self, chunk: Chunk) -> dict[str, Tensor]:
+    def begin(self, chunk: Chunk) -> dict[LayerType, Tensor]:
         """Prepare for `chunk`; returns the additive mask of each kind of layer, `[n * heads, queries a head * length, keys]`."""
-        longest = int((chunk.starts + chunk.lengths).max())
-        queries = chunk.positions.clamp(max=longest - 1)
-        masks = {}
+        ends = chunk.starts + chunk.lengths
+        # Padding looks where its row's last token looks: at nothing that an earlier user of the row has left behind.
+        queries = torch.minimum(chunk.positions, ends[:, None] - 1)
+        masks: dict[LayerType, Tensor] = {}
         for kind in set(self.layer_types):
-            keys = self._key_positions(chunk, longest, kind)
+            keys = self._key_positions(chunk, int(ends.max()), kind)
             mask = _additive_mask(queries, keys, self.window if kind == SLIDING else None)
             heads = self.heads[kind]
             masks[kind] = mask.repeat(1, heads, self.query_heads // heads, 1).flatten(0, 1)
@@ -87,7 +89,7 @@ class PositionCache:
             stored_values.index_select(0, access.read).view(*access.shape, -1),
         )
 
-    def _key_positions(self, chunk: Chunk, longest: int, kind: str) -> Tensor:
+    def _key_positions(self, chunk: Chunk, longest: int, kind: LayerType) -> Tensor:
         """`[n or 1, keys]`: all positions so far, or for sliding layers those that any new token can see (negative: none)."""
         reach = self.window - 1 + chunk.ids.shape[1]
         if kind == SLIDING and reach < longest:

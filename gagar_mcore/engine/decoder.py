@@ -14,7 +14,8 @@ from gagar_mcore.engine.sampling import sample, uniforms
 from gagar_mcore.engine.slots import Slot, SlotPool
 from gagar_mcore.records.types import WeightSpan
 
-PREFILL_TOKENS = 4096
+PREFILL_TOKENS = 1024
+ADMIT_EVERY = 4
 
 
 @dataclass(eq=False, slots=True)
@@ -61,6 +62,7 @@ class Decoder:
         self._slots = SlotPool(self._policy.rows)
         self._waiting: deque[Stream] = deque()
         self._running: dict[Stream, Slot] = {}
+        self._steps = 0
 
     @property
     def version(self) -> int:
@@ -90,7 +92,8 @@ class Decoder:
         running = list(self._running.items())
         if running:
             self._advance([(stream, slot, stream.token_ids[-1:]) for stream, slot in running])
-        admitted = self._admit()
+        self._steps += 1
+        admitted = self._admit() if not running or self._steps % ADMIT_EVERY == 0 else []
         for work in _prefill_batches(admitted):
             self._advance(work)
         self._retire()
@@ -116,7 +119,7 @@ class Decoder:
         )
         logits = self._policy.forward(chunk)
         for _, slot, ids in work:
-            slot.cached = slot.cached + ids
+            slot.cached += ids
         draws = [stream.draws[len(stream.token_ids)] for stream in streams]
         tokens, logprobs = sample(logits, [stream.request.temperature for stream in streams], draws)
         for stream, token, logprob in zip(streams, tokens, logprobs, strict=True):

@@ -1,19 +1,12 @@
 """The policy as the engine runs it: a transformers MiMo-V2-Flash model over a cache of positions."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, MiMoV2FlashForCausalLM
-from transformers.utils import logging
 
-from gagar_mcore.engine import kernels
 from gagar_mcore.engine.cache import Chunk, PositionCache
-from gagar_mcore.engine.protocol import EngineError
-from gagar_mcore.records.store import MANIFEST, RecordError, read_manifest
-
-logging.disable_progress_bar()
+from gagar_mcore.engine.checkpoint import read_architecture, read_model
 
 
 class Policy:
@@ -24,17 +17,17 @@ class Policy:
     """
 
     def __init__(self, directory: Path, version: int, rows: int, max_context: int | None = None) -> None:
-        self.config = _read_config(directory)
+        self.architecture = read_architecture(directory)
         self.rows = rows
-        self.max_context = max_context or self.config.max_position_embeddings
+        self.max_context = max_context or self.architecture.max_positions
         self.load(directory, version)
 
     def load(self, directory: Path, version: int) -> None:
         """Replace the weights and drop the cache. Raises EngineError, and keeps the old ones, where `directory` is damaged
         or does not fit the config."""
-        self.model = _read_model(directory, self.config)
+        self.model = read_model(directory, self.architecture)
         self.version = version
-        self.cache = PositionCache(self.config, self.rows, self.max_context)
+        self.cache = PositionCache(self.architecture, self.rows, self.max_context)
 
     @torch.inference_mode()
     def forward(self, chunk: Chunk) -> Tensor:
@@ -48,45 +41,3 @@ class Policy:
             use_cache=True,
         ).last_hidden_state
         return self.model.lm_head(hidden[torch.arange(len(chunk.rows)), chunk.lengths - 1])
-
-
-def _read_config(directory: Path) -> Any:
-    try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise EngineError(f"{directory}: no readable config.json of a model") from error
-    if config.model_type != "mimo_v2_flash":
-        raise EngineError(
-            f"{directory / 'config.json'}: model_type is {config.model_type}, the embedded engine runs mimo_v2_flash"
-        )
-    return config
-
-
-def _read_model(directory: Path, config: Any) -> Any:
-    _check_published(directory)
-    try:
-        model, info = MiMoV2FlashForCausalLM.from_pretrained(
-            directory,
-            config=config,
-            dtype=torch.float32,
-            attn_implementation=kernels.NAME,
-            experts_implementation=kernels.NAME,
-            local_files_only=True,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
-    except OSError as error:
-        raise EngineError(f"{directory}: no readable *.safetensors") from error
-    for fault, names in info.items():
-        if names:
-            raise EngineError(f"{directory}: {fault.replace('_', ' ')}: {', '.join(sorted(map(str, names)))}")
-    return model.eval()
-
-
-def _check_published(directory: Path) -> None:
-    if not (directory / MANIFEST).exists():
-        return
-    try:
-        read_manifest(directory, "weights", verify=True)
-    except RecordError as error:
-        raise EngineError(str(error)) from error

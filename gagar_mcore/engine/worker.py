@@ -58,7 +58,7 @@ class Worker:
         self._policy = Policy(Path(model), version, rows, max_context)
         self._decoder = Decoder(self._policy)
         self._calls = Calls(self._decoder, isolated=deterministic)
-        return {"max_context": self._policy.max_context, "vocab_size": self._policy.config.vocab_size}
+        return {"max_context": self._policy.max_context, "vocab_size": self._policy.architecture.vocab_size}
 
     def _generate(self, call: int, requests: list[Message]) -> None:
         self._calls.add(call, [GenerateRequest(**{**r, "stop_token_ids": tuple(r["stop_token_ids"])}) for r in requests])
