@@ -83,7 +83,7 @@ class TrainerSection(Section):
     cp: Literal[1] = 1
     ep: Positive = 2
     dp: Positive = 1
-    tokens_per_microbatch: Positive = 2048
+    tokens_per_microbatch: Positive = 4096
     threads: Positive = 1
     freeze_router: bool = True
     loss: LossSection = LossSection()

@@ -10,6 +10,7 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint, sharded_state_dict_default
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gagar_mcore.models.mimo_v2 import MimoV2Config
 from gagar_mcore.models.packed import PackedSequences
@@ -127,20 +128,23 @@ def packed_attention(
     def block(heads: Tensor) -> Tensor:  # [T, n, d] -> [S, n, L, d]
         return heads.index_select(0, packed.gather).view(count, length, *heads.shape[1:]).transpose(1, 2)
 
-    shape = (count, groups, queries, length)
-    scores = block(query).reshape(count, groups, queries * length, -1) @ block(key).transpose(2, 3) * query.shape[-1] ** -0.5
-    scores = scores.view(*shape, length).float().masked_fill(hidden_keys(length, window, scores.device), float("-inf"))
-    if sinks is not None:
-        column = sinks.float().view(1, groups, queries, 1, 1).expand(*shape, 1)
-        scores = torch.cat([scores, column], dim=-1)
-    probabilities = scores.softmax(-1)[..., :length].to(value.dtype)
-    context = probabilities.reshape(count, groups, queries * length, length) @ block(value)
-    context = context.view(count, groups * queries, length, -1).transpose(1, 2).flatten(0, 1)
-    return context.index_select(0, packed.scatter)
+    keys, values = block(key), block(value)
+    bias = window_bias(length, window, query.device)
+    if sinks is not None:  # one more key of zeros, whose logit is the sink alone
+        keys, values = pad(keys, (0, 0, 0, 1)), pad(values, (0, 0, 0, 1))
+        bias = bias.expand(groups, queries, length, length)
+        bias = torch.cat([bias, sinks.float().view(groups, queries, 1, 1).expand(-1, -1, length, 1)], dim=-1)
+    scores = block(query * query.shape[-1] ** -0.5).reshape(count, groups, queries * length, -1) @ keys.transpose(2, 3)
+    scores = scores.view(count, groups, queries, length, -1).float() + bias
+    probabilities = scores.softmax(-1).to(values.dtype).view(count, groups, queries * length, -1)
+    context = (probabilities @ values).view(count, groups * queries, length, -1)
+    return context.transpose(1, 2).flatten(0, 1).index_select(0, packed.scatter)
 
 
-def hidden_keys(length: int, window: int | None, device: torch.device) -> Tensor:
-    """`[L, L]` bool, true where the query of the row must not see the key of the column."""
+def window_bias(length: int, window: int | None, device: torch.device) -> Tensor:
+    """`[L, L]` float32: 0 where the query of the row sees the key of the column, else minus infinity."""
     distance = torch.arange(length, device=device)[:, None] - torch.arange(length, device=device)
     hidden = distance < 0
-    return hidden if window is None else hidden | (distance >= window)
+    if window is not None:
+        hidden |= distance >= window
+    return torch.zeros(length, length, device=device).masked_fill(hidden, float("-inf"))

@@ -59,9 +59,8 @@ def newest_weights(layout: RunLayout) -> Path:
 
 def next_batch(layout: RunLayout, step: int) -> Batch:
     """Wait for the batch of `step` from a controller that owned the run when it wrote it."""
-    path = layout.batch(step)
     wait_until(lambda: is_current(layout, step))
-    batch, _ = read_batch(path)
+    batch, _ = read_batch(layout.batch(step))
     return batch
 
 
