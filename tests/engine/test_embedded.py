@@ -1,11 +1,11 @@
 import asyncio
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from contextlib import asynccontextmanager
 
 import psutil
 import pytest
@@ -22,13 +22,22 @@ def request(session="s", ids=(5, 6, 7), new=4, temperature=1.0, seed=1, stops=()
     return GenerateRequest(session, list(ids), new, temperature, seed, stops)
 
 
-@asynccontextmanager
-async def running(checkpoint, tmp_path, section=SECTION, **options):
-    engine = await start_embedded(checkpoint, 7, section, tmp_path / "logs" / "engine.log", max_context=64, **options)
-    try:
-        yield engine
-    finally:
-        await engine.close()
+def start(checkpoint, tmp_path, section=SECTION, **options):
+    return start_embedded(checkpoint, 7, section, tmp_path / "logs" / "engine.log", max_context=64, **options)
+
+
+@pytest.fixture(scope="module")
+def loop():
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture(scope="module")
+def engine(loop, checkpoint, tmp_path_factory):
+    engine = loop.run_until_complete(start(checkpoint, tmp_path_factory.mktemp("engine")))
+    yield engine
+    loop.run_until_complete(engine.close())
 
 
 def ended(pid):
@@ -36,105 +45,120 @@ def ended(pid):
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_generate_load_weights_and_refusals(checkpoint, make_checkpoint, tmp_path):
+def test_answers_come_in_order_with_their_weight_version(loop, engine):
+    before = engine.usage.tokens
+    first, second = loop.run_until_complete(engine.generate([request("a"), request("b", new=60, ids=[9] * 4)]))
+    assert len(first.token_ids) == len(first.logprobs) == 4
+    assert len(second.token_ids) == 60
+    assert (first.weight_spans, first.finish_reason) == ([WeightSpan(7, 0, 4)], "length")
+    assert engine.usage.tokens - before == 64
+    assert engine.usage.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("requests", "message"),
+    [
+        ([request(ids=[])], "session 's': input_ids: needs at least one id, each in 0..511"),
+        ([request(ids=[512])], "session 's': input_ids: needs"),
+        ([request(new=0)], "session 's': max_new_tokens: 0 is below 1"),
+        ([request(ids=[5] * 61)], "input_ids: 61 tokens and max_new_tokens 4 exceed the engine's max_context of 64"),
+        ([request(temperature=float("nan"))], "session 's': temperature: nan"),
+        ([request(temperature=-1.0)], "session 's': temperature: -1.0"),
+        ([request(seed=-1)], "session 's': seed: -1 is negative"),
+        ([request(), request()], "session_id: two requests of one call"),
+    ],
+)
+def test_a_bad_request_is_refused_by_field(loop, engine, requests, message):
+    with pytest.raises(EngineError, match=re.escape(message)):
+        loop.run_until_complete(engine.generate(requests))
+
+
+def test_a_cancelled_call_frees_its_session(loop, engine):
     async def scenario():
-        async with running(checkpoint, tmp_path) as engine:
-            assert (engine.max_context, engine.vocab_size) == (64, 512)
-            first, second = await engine.generate([request("a"), request("b", new=60, ids=[9] * 4)])
-            assert len(first.token_ids) == len(first.logprobs) == 4 and len(second.token_ids) == 60
-            assert first.weight_spans == [WeightSpan(7, 0, 4)] and first.finish_reason == "length"
-            assert engine.usage.tokens == 64 and engine.usage.seconds > 0
+        call = asyncio.create_task(engine.generate([request("s", new=60)]))
+        await asyncio.sleep(0.05)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        return await engine.generate([request("s")])  # refused while the session is at work
 
-            for bad, message in [
-                (request(ids=[]), "input_ids: needs at least one id, each in 0..511"),
-                (request(ids=[512]), "input_ids"),
-                (request(new=0), "max_new_tokens: 0 is below 1"),
-                (request(ids=[5] * 61), "input_ids: 61 tokens and max_new_tokens 4 exceed the engine's max_context of 64"),
-                (request(temperature=float("nan")), "temperature"),
-                (request(seed=-1), "seed"),
-            ]:
-                with pytest.raises(EngineError, match=f"session 's': {message}"):
-                    await engine.generate([bad])
-            with pytest.raises(EngineError, match="session_id: two requests"):
-                await engine.generate([request(), request()])
-
-            # Weights that come while a call runs: the call ends with the old ones, a later one has the new ones.
-            new = make_checkpoint(tmp_path / "new", seed=1)
-            old_call = asyncio.create_task(engine.generate([request("c", new=50)]))
-            await asyncio.sleep(0)
-            load = asyncio.create_task(engine.load_weights(new, 8))
-            await asyncio.sleep(0)
-            new_call = asyncio.create_task(engine.generate([request("a", new=4)]))
-            [[old_answer], _, [new_answer]] = await asyncio.gather(old_call, load, new_call)
-            assert old_answer.weight_spans == [WeightSpan(7, 0, 50)]
-            assert new_answer.weight_spans == [WeightSpan(8, 0, 4)]
-            assert new_answer.logprobs != first.logprobs
-
-            with pytest.raises(EngineError, match=r"missing.*: .*no such file"):
-                await engine.load_weights(tmp_path / "missing", 9)
-            [answer] = await engine.generate([request("a", new=4)])
-            assert answer.weight_spans == [WeightSpan(8, 0, 4)]
-            await engine.end_session("a")
-
-    asyncio.run(scenario())
+    [answer] = loop.run_until_complete(scenario())
+    assert len(answer.token_ids) == 4
 
 
-def test_deterministic_answers_survive_a_restart_bit_for_bit(checkpoint, tmp_path):
+def test_an_ended_session_aborts_its_request(loop, engine):
+    async def scenario():
+        call = asyncio.create_task(engine.generate([request("s", new=60)]))
+        await asyncio.sleep(0)
+        await engine.end_session("s")
+        return await call
+
+    [answer] = loop.run_until_complete(scenario())
+    assert answer.finish_reason == "abort"
+    assert len(answer.token_ids) < 60
+
+
+def test_weights_wait_for_calls_at_work_and_later_calls_for_the_weights(loop, engine, make_checkpoint, tmp_path):
+    async def scenario():
+        return await asyncio.gather(
+            engine.generate([request("c", new=50)]),
+            engine.load_weights(make_checkpoint(tmp_path / "new", seed=1), 8),
+            engine.generate([request("a")]),
+        )
+
+    [before] = loop.run_until_complete(engine.generate([request("a")]))
+    [[old], _, [new]] = loop.run_until_complete(scenario())
+    assert old.weight_spans == [WeightSpan(7, 0, 50)]
+    assert new.weight_spans == [WeightSpan(8, 0, 4)]
+    assert new.logprobs != before.logprobs
+
+    with pytest.raises(EngineError, match=r"missing.*: no such file"):
+        loop.run_until_complete(engine.load_weights(tmp_path / "missing", 9))
+    assert loop.run_until_complete(engine.generate([request("a")])) == [new]
+
+
+def test_deterministic_answers_survive_a_kill_bit_for_bit(checkpoint, tmp_path):
+    """The kill fails every call at once, with the end of the log."""
     group = [request(f"g{i}", ids=range(5, 15 + 3 * i), new=20, seed=i) for i in range(6)]
 
-    async def answers(before):
-        async with running(checkpoint, tmp_path, deterministic=True) as engine:
-            others = [asyncio.create_task(engine.generate([request(f"o{i}", ids=[8] * (i + 1), seed=i)])) for i in range(before)]
-            result = await engine.generate(group)
-            await asyncio.gather(*others)
-            return result
+    async def first_life():
+        engine = await start(checkpoint, tmp_path, deterministic=True)
+        answers = await engine.generate(group)
+        (tmp_path / "logs" / "engine.log").write_text("the last words\n")
+        os.kill(engine.pid, signal.SIGSTOP)  # so that the calls are at work when it dies
+        calls = [asyncio.create_task(engine.generate([request(f"s{i}")])) for i in range(3)]
+        await asyncio.sleep(0)
+        os.kill(engine.pid, signal.SIGKILL)
+        for call in calls:
+            with pytest.raises(EngineError, match=r"(?s)ended with code -9.*the last words"):
+                await asyncio.wait_for(call, 20)
+        with pytest.raises(EngineError, match="ended with code -9"):
+            await engine.end_session("s0")
+        await engine.close()
+        return answers
 
-    assert asyncio.run(answers(0)) == asyncio.run(answers(5))
+    async def second_life():
+        engine = await start(checkpoint, tmp_path, deterministic=True)
+        others = [asyncio.create_task(engine.generate([request(f"o{i}", ids=[8] * (i + 1), seed=i)])) for i in range(5)]
+        answers = await engine.generate(group)
+        await asyncio.gather(*others)
+        await engine.close()
+        return answers
 
-
-def test_a_killed_process_fails_every_call_at_once_with_the_end_of_its_log(checkpoint, tmp_path):
-    async def scenario():
-        async with running(checkpoint, tmp_path) as engine:
-            (tmp_path / "logs" / "engine.log").write_text("the last words\n")
-            os.kill(engine.pid, signal.SIGSTOP)  # so that the calls are at work when it dies
-            calls = [asyncio.create_task(engine.generate([request(f"s{i}")])) for i in range(3)]
-            await asyncio.sleep(0.1)
-            os.kill(engine.pid, signal.SIGKILL)
-            for call in calls:
-                with pytest.raises(EngineError, match=r"(?s)ended with code -9.*the last words"):
-                    await asyncio.wait_for(call, 10)
-            with pytest.raises(EngineError, match="ended with code -9"):
-                await engine.end_session("s0")
-
-    asyncio.run(scenario())
+    assert asyncio.run(first_life()) == asyncio.run(second_life())
 
 
 def test_a_hung_process_misses_the_deadline_and_is_ended(checkpoint, tmp_path):
     async def scenario():
-        section = SECTION.model_copy(update={"deadline_s": 0.5})
-        async with running(checkpoint, tmp_path, section) as engine:
-            os.kill(engine.pid, signal.SIGSTOP)
-            slow = asyncio.create_task(engine.load_weights(checkpoint, 8))
-            with pytest.raises(EngineError, match=r"did not answer 'generate' within 0\.5 s and was ended"):
-                await engine.generate([request()])
-            with pytest.raises(EngineError, match=r"within 0\.5 s"):
-                await slow
-            await engine.close()
-            assert ended(engine.pid)
-
-    asyncio.run(scenario())
-
-
-def test_a_cancelled_call_frees_its_row(checkpoint, tmp_path):
-    async def scenario():
-        async with running(checkpoint, tmp_path) as engine:
-            call = asyncio.create_task(engine.generate([request("s", new=60)]))
-            await asyncio.sleep(0.05)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            [answer] = await engine.generate([request("s")])  # refused while the session is at work
-            assert len(answer.token_ids) == 4
+        engine = await start(checkpoint, tmp_path, SECTION.model_copy(update={"deadline_s": 0.5}))
+        os.kill(engine.pid, signal.SIGSTOP)
+        slow = asyncio.create_task(engine.load_weights(checkpoint, 8))
+        with pytest.raises(EngineError, match=r"did not answer 'generate' within 0\.5 s and was ended"):
+            await engine.generate([request()])
+        with pytest.raises(EngineError, match=r"within 0\.5 s"):
+            await slow
+        await engine.close()
+        assert ended(engine.pid)
 
     asyncio.run(scenario())
 
