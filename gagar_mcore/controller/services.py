@@ -13,8 +13,9 @@ from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import Run
 from gagar_mcore.controller.trainer_client import TrainerClient
 from gagar_mcore.credit import CreditParams
-from gagar_mcore.engine.embedded import start_embedded
+from gagar_mcore.engine.embedded import EmbeddedEngine, start_embedded
 from gagar_mcore.engine.protocol import Engine
+from gagar_mcore.engine.supervised import SupervisedEngine
 from gagar_mcore.grading.service import GradingService
 from gagar_mcore.rollout.group import Event, GroupPipeline, Sampler
 from gagar_mcore.tasks.order import TaskOrder
@@ -87,6 +88,16 @@ async def open_pools(recipe: Recipe) -> AsyncIterator[Pools]:
         await asyncio.gather(pools.sessions.close(), pools.tests.close())
 
 
+async def start_engine(recipe: Recipe, log: Path, weights: Path, version: int) -> Engine:
+    """The embedded engine under supervision. Raises EngineError where it does not start."""
+
+    async def start(weights: Path, version: int) -> EmbeddedEngine:
+        max_context, deterministic = recipe.rollout.max_context, recipe.deterministic
+        return await start_embedded(weights, version, recipe.engine, log, max_context=max_context, deterministic=deterministic)
+
+    return SupervisedEngine(start, await start(weights, version), weights, version)
+
+
 @asynccontextmanager
 async def start_trainer(run: Run) -> AsyncIterator[TrainerClient]:
     """The trainer of this run, at work on the batches that its newest checkpoint does not cover."""
@@ -109,14 +120,7 @@ async def start_rollout(
         message("preparing tasks")
         training = await training_tasks(recipe.tasks, layout.root / "tasks", pools.tests, run.epoch.number)
         heldout = await heldout_tasks(recipe.tasks, layout.root / "tasks", pools.tests, run.epoch.number)
-        engine = await start_embedded(
-            weights,
-            version,
-            recipe.engine,
-            layout.logs / "engine.log",
-            max_context=recipe.rollout.max_context,
-            deterministic=recipe.deterministic,
-        )
+        engine = await start_engine(recipe, layout.logs / "engine.log", weights, version)
         stack.push_async_callback(engine.close)
         sampler = build_sampler(recipe, engine, pools, Renderer.load(weights))
         pipeline = GroupPipeline(

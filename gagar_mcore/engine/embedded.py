@@ -36,6 +36,10 @@ class EmbeddedEngine:
     def pid(self) -> int:
         return self._child.pid
 
+    @property
+    def alive(self) -> bool:
+        return self._child.alive
+
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[Generation]:
         for request in requests:
             self._check(request)
@@ -91,7 +95,7 @@ async def start_embedded(
     log: the process's standard error is appended to it; max_context: None takes the model's `max_position_embeddings`.
     Raises EngineError where the model cannot be loaded or the engine is not ready within `section.start_timeout_s`.
     """
-    child = await ChildProcess.spawn("gagar_mcore.engine.worker", log, _environment(section.threads))
+    child = await ChildProcess.spawn("gagar_mcore.engine.worker", log, worker_environment(section.threads))
     try:
         limits = await child.call(
             "start",
@@ -109,7 +113,8 @@ async def start_embedded(
     return EmbeddedEngine(child, section, **limits)
 
 
-def _environment(threads: int) -> dict[str, str]:
+def worker_environment(threads: int) -> dict[str, str]:
+    """What the engine's process needs in its environment before it loads torch."""
     return {
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": str(threads),

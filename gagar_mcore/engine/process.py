@@ -43,6 +43,10 @@ class ChildProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        return self._failure is None
+
     async def call(self, operation: str, deadline_s: float, **arguments: Any) -> dict[str, Any]:
         """The child's answer. A call that is cancelled is cancelled in the child too; one that misses its deadline ends the
         child. Raises EngineError where the child refuses the call, is gone, or misses the deadline."""

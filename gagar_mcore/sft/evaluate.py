@@ -4,8 +4,7 @@ from pathlib import Path
 
 from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.config.recipe import Recipe
-from gagar_mcore.controller.services import build_sampler, open_pools
-from gagar_mcore.engine.embedded import start_embedded
+from gagar_mcore.controller.services import build_sampler, open_pools, start_engine
 from gagar_mcore.evals.evaluate import evaluate
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.tasks.source import heldout_tasks
@@ -15,9 +14,7 @@ async def evaluate_checkpoint(recipe: Recipe, checkpoint: Path, root: Path) -> d
     """Rates over `train.eval_samples` sessions of each held-back task; what is needed on disk lies below `root`."""
     async with open_pools(recipe) as pools:
         tasks = await heldout_tasks(recipe.tasks, root / "tasks", pools.tests, epoch=0)
-        engine = await start_embedded(
-            checkpoint, 0, recipe.engine, root / "logs" / "engine.log", max_context=recipe.rollout.max_context
-        )
+        engine = await start_engine(recipe, root / "logs" / "engine.log", checkpoint, 0)
         try:
             sampler = build_sampler(recipe, engine, pools, Renderer.load(checkpoint))
             samples, concurrent = recipe.train.eval_samples, recipe.rollout.concurrent_groups
