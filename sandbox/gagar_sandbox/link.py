@@ -65,7 +65,7 @@ class Link:
         """What the process said before it ended or was killed."""
         self.kill()
         await self._process.wait(STOP_S)
-        return self._process.said()
+        return self._process.said
 
     async def close(self) -> None:
         """End of input ends PID 1, and the kernel everything else inside. What does not go is killed.

@@ -8,13 +8,17 @@ import socket
 import subprocess
 from collections.abc import Sequence
 
+STDERR_BYTES = 4096
+
 
 class Process:
     """`words` run in a session of its own with an empty environment. Its standard input and output are one socket,
-    whose other end is `socket`; it inherits the descriptors `inherited` besides. Its standard error is kept in memory."""
+    whose other end is `socket`; it inherits the descriptors `inherited` besides. What it wrote on standard error is in `said`
+    once it has ended."""
 
     def __init__(self, words: Sequence[str], inherited: Sequence[int]) -> None:
-        self._said = open(os.memfd_create("stderr"), "rb")  # noqa: SIM115
+        self.said = ""
+        self._stderr = os.memfd_create("stderr")
         self.socket, theirs = socket.socketpair()
         try:
             with theirs:
@@ -22,7 +26,7 @@ class Process:
                     words,
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
-                    stderr=self._said,
+                    stderr=self._stderr,
                     pass_fds=inherited,
                     start_new_session=True,  # Ctrl-C in a terminal is for the controller alone
                     env={},
@@ -30,6 +34,7 @@ class Process:
             self._pidfd: int | None = os.pidfd_open(self._child.pid)
         except BaseException:
             self.socket.close()
+            os.close(self._stderr)
             raise
 
     def kill(self) -> None:
@@ -52,10 +57,8 @@ class Process:
         finally:
             loop.remove_reader(self._pidfd)
         self._child.wait()
+        self.said = os.pread(self._stderr, STDERR_BYTES, 0).decode(errors="replace").strip()
+        os.close(self._stderr)
         os.close(self._pidfd)
         self._pidfd = None
         return True
-
-    def said(self, most: int = 4096) -> str:
-        self._said.seek(0)
-        return self._said.read(most).decode(errors="replace").strip()

@@ -56,11 +56,10 @@ def heir_of_orphans() -> Iterator[None]:
 @pytest.mark.parametrize("kill_after_s", [0, 0.02, 0.04, 0.08, 0.16, 0.5])
 def test_nothing_outlives_a_killed_controller(base: Path, heir_of_orphans: None, kill_after_s: float):
     """Killed with -9 while sandboxes start, run and close."""
-    controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(base)], stdout=subprocess.PIPE)
-    assert controller.stdout is not None and controller.stdout.readline() == b"ready\n"
-    time.sleep(kill_after_s)
-    controller.kill()
-    controller.wait()
+    with subprocess.Popen([sys.executable, "-c", CONTROLLER, str(base)], stdout=subprocess.PIPE) as controller:
+        assert controller.stdout is not None and controller.stdout.readline() == b"ready\n"
+        time.sleep(kill_after_s)
+        controller.kill()
     deadline = time.monotonic() + 30
     while left := descendants():
         for process in left:
