@@ -1,6 +1,8 @@
 """The host's end of the conversation with a sandbox's PID 1. Nothing that comes from inside is trusted."""
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import Sequence
 
 from gagar_sandbox.inside.frames import pack, unpack
@@ -22,8 +24,14 @@ class Link:
     @classmethod
     async def open(cls, words: Sequence[str], inherited: Sequence[int]) -> "Link":
         """Start the process; see Process."""
-        process = Process(words, inherited)
-        return cls(process, *await asyncio.open_connection(sock=process.socket))
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as on_failure:
+            on_failure.callback(ours.close)
+            reader, writer = await asyncio.open_connection(sock=ours)
+            on_failure.callback(writer.close)
+            link = cls(Process(words, theirs, inherited), reader, writer)  # last, so that nothing can leave it without an owner
+            on_failure.pop_all()
+            return link
 
     async def call(self, *request: bytes, reply_bytes: int, timeout_s: float) -> list[bytes]:
         """Send one request and return the reply's fields. Cancelled, it stops what runs inside before it lets go."""

@@ -76,9 +76,7 @@ class LocalSandbox:
 
     async def _close(self) -> None:
         try:
-            await self._link.close()
-            if self._leaf is not None:
-                await asyncio.to_thread(self._leaf.remove)
+            await discard(self._link, self._leaf)
         finally:
             self._on_close(self)
 
@@ -110,6 +108,12 @@ class LocalSandbox:
     def _check_size(self, size: int, name: str) -> None:
         if size > self._limits.file_size_mb * MIB:
             raise OSError(errno.EFBIG, f"larger than file_size_mb, {self._limits.file_size_mb} MB", name)
+
+
+async def discard(link: Link, leaf: Leaf | None) -> None:
+    await link.close()
+    if leaf is not None:
+        await asyncio.to_thread(leaf.remove)
 
 
 def _list(words: Iterable[str]) -> bytes:

@@ -12,30 +12,26 @@ STDERR_BYTES = 4096
 
 
 class Process:
-    """`words` run in a session of its own with an empty environment. Its standard input and output are one socket,
-    whose other end is `socket`; it inherits the descriptors `inherited` besides. What it wrote on standard error is in `said`
-    once it has ended."""
+    """`words` run in a session of its own with an empty environment. Its standard input and output are `stdio`; it inherits
+    the descriptors `inherited` besides. What it wrote on standard error is in `said` once it has ended."""
 
-    def __init__(self, words: Sequence[str], inherited: Sequence[int]) -> None:
+    def __init__(self, words: Sequence[str], stdio: socket.socket, inherited: Sequence[int]) -> None:
         self.said = ""
         self._stderr = os.memfd_create("stderr")
-        self.socket, theirs = socket.socketpair()
         try:
-            with theirs:
-                self._child = subprocess.Popen(
-                    words,
-                    stdin=theirs.fileno(),
-                    stdout=theirs.fileno(),
-                    stderr=self._stderr,
-                    pass_fds=inherited,
-                    start_new_session=True,  # Ctrl-C in a terminal is for the controller alone
-                    env={},
-                )
-            self._pidfd: int | None = os.pidfd_open(self._child.pid)
+            self._child = subprocess.Popen(
+                words,
+                stdin=stdio.fileno(),
+                stdout=stdio.fileno(),
+                stderr=self._stderr,
+                pass_fds=inherited,
+                start_new_session=True,  # Ctrl-C in a terminal is for the controller alone
+                env={},
+            )
         except BaseException:
-            self.socket.close()
             os.close(self._stderr)
             raise
+        self._pidfd: int | None = os.pidfd_open(self._child.pid)
 
     def kill(self) -> None:
         """Kill the process and its children, as far as they have stayed in its session."""

@@ -12,7 +12,7 @@ from gagar_sandbox.cgroup import Cgroups, Leaf
 from gagar_sandbox.host import Host
 from gagar_sandbox.limits import put_first, set_rlimits
 from gagar_sandbox.link import Link
-from gagar_sandbox.local import LocalSandbox
+from gagar_sandbox.local import LocalSandbox, discard
 from gagar_sandbox.types import Limits, SandboxLost, SandboxSpec
 
 START_S = 60.0
@@ -41,9 +41,7 @@ async def start(host: Host, spec: SandboxSpec, *, overlay: bool, on_close: Calla
                 await _copy_base(sandbox, spec)
             set_rlimits(pid, spec.limits, address_space=leaf is None)
         except BaseException:
-            await link.close()
-            if leaf is not None:
-                await asyncio.to_thread(leaf.remove)
+            await asyncio.shield(discard(link, leaf))
             raise
     return sandbox
 

@@ -84,8 +84,10 @@ def test_a_cancelled_acquire_leaves_its_place_to_others(base: Path):
     async def main() -> None:
         pool = LocalPool(concurrency=1)
         try:
-            for delay in (0, 0.001, 0.005, 0.01, 0.02):
+            for turns, delay in [*((turns, 0) for turns in range(8)), (0, 0.001), (0, 0.005), (0, 0.01), (0, 0.02)]:
                 starting = asyncio.create_task(pool.acquire(SandboxSpec(base)))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
                 await asyncio.sleep(delay)
                 starting.cancel()
                 with pytest.raises(asyncio.CancelledError):
