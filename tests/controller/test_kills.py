@@ -5,12 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from runs import finish, kill_when, start, wait_for_end
 
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import file_sha256, read_json
 from gagar_mcore.tracking.metrics import scan_metrics
-
-from runs import finish, kill_when, start, wait_for_end
 
 STEPS = 3
 
