@@ -7,6 +7,7 @@ from transformers import MiMoV2FlashForCausalLM
 from gagar_mcore.engine.decoder import ADMIT_EVERY, PREFILL_TOKENS, Decoder, Stream
 from gagar_mcore.engine.model import Policy
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest
+from gagar_mcore.engine.sampling import uniforms
 
 VOCAB = 512
 STOP = 3
@@ -111,6 +112,15 @@ def test_the_same_seed_draws_the_same_tokens_alone_and_in_a_crowd(policy):
     assert crowd[-1].logprobs == pytest.approx(alone.logprobs, abs=1e-5)
     [other] = run(Decoder(policy), request("a", ids, seed=6, new=20))
     assert other.token_ids != alone.token_ids
+
+
+@torch.inference_mode()
+def test_token_k_inverts_the_reference_distribution_at_draw_k(policy, reference):
+    [stream] = run(Decoder(policy), request("a", range(5, 50), seed=11, new=20, stops=()))
+    logits = reference(torch.tensor([[*stream.request.input_ids, *stream.token_ids]])).logits[0, 44:-1]
+    cumulative = torch.softmax(logits.double(), dim=-1).cumsum(dim=-1)
+    draws = torch.from_numpy(uniforms(11, 20))[:, None]
+    assert stream.token_ids == torch.searchsorted(cumulative, draws, right=True)[:, 0].tolist()
 
 
 def test_temperature_is_part_of_the_logprobs(policy, reference):

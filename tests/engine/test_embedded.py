@@ -171,27 +171,30 @@ def test_a_model_that_cannot_be_loaded_is_refused_at_the_start(checkpoint, tmp_p
 
 
 def test_the_engine_dies_with_its_controller(checkpoint, tmp_path):
-    """Killed outright: it closes nothing and says nothing."""
+    """The controller is killed outright while another process holds its end of the pipe: only the kernel can tell."""
     script = f"""
-import asyncio, sys, time
+import asyncio, subprocess, time
 from pathlib import Path
 from gagar_mcore.config.rollout import EngineSection
 from gagar_mcore.engine.embedded import start_embedded
-engine = asyncio.new_event_loop().run_until_complete(
-    start_embedded(Path({str(checkpoint)!r}), 0, EngineSection(threads=1), Path({str(tmp_path / "engine.log")!r}))
-)
-print(engine.pid, flush=True)
+section, log = EngineSection(threads=1), Path({str(tmp_path / "engine.log")!r})
+engine = asyncio.new_event_loop().run_until_complete(start_embedded(Path({str(checkpoint)!r}), 0, section, log))
+pipe = engine._child._process.stdin.transport.get_extra_info("pipe").fileno()
+print(engine.pid, subprocess.Popen(["sleep", "60"], pass_fds=[pipe], stdout=subprocess.DEVNULL).pid, flush=True)
 time.sleep(60)
 """
     controller = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert controller.stdout is not None
-    pid = int(controller.stdout.readline())
-    controller.kill()
-    controller.wait()
-    deadline = time.monotonic() + 20
-    while not ended(pid):
-        assert time.monotonic() < deadline, "the engine outlived its controller"
-        time.sleep(0.05)
+    pid, holder = map(int, controller.stdout.readline().split())
+    try:
+        controller.kill()
+        controller.wait()
+        deadline = time.monotonic() + 20
+        while not ended(pid):
+            assert time.monotonic() < deadline, "the engine outlived its controller"
+            time.sleep(0.05)
+    finally:
+        os.kill(holder, signal.SIGKILL)
 
 
 def test_importing_the_controller_side_loads_no_torch():
