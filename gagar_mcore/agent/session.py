@@ -92,15 +92,16 @@ class SessionRunner:
         patch = ""
         end: EndReason = "invalid"
         invalid: InvalidReason | None = None
+        detail = ""
         try:
             async with asyncio.timeout(self.limits.deadline_s):
                 end, patch = await self._in_sandbox(key, task, engine, transcript)
         except TimeoutError:
             end = "deadline"
-        except EngineError:
-            invalid = "engine_failed"
-        except SandboxLost:
-            invalid = "sandbox_lost"
+        except EngineError as error:
+            invalid, detail = "engine_failed", str(error)
+        except SandboxLost as error:
+            invalid, detail = "sandbox_lost", str(error)
         finally:
             await engine.end_session(key.trajectory_id)
         return Trajectory(
@@ -118,6 +119,7 @@ class SessionRunner:
             reward=0.0,
             valid=invalid is None,
             invalid_reason=invalid,
+            invalid_detail=detail,
             seconds=time.monotonic() - started,
         )
 

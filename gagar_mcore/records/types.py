@@ -66,6 +66,7 @@ class Trajectory:
     reward: float
     valid: bool
     invalid_reason: InvalidReason | None = None
+    invalid_detail: str = ""
     verification: Verification | None = None
     seconds: float = 0.0
 

@@ -71,6 +71,7 @@ class Sampler:
             reward=0.0 if failed else verification.reward,
             valid=not failed,
             invalid_reason="verifier_failed" if failed else None,
+            invalid_detail=verification.infrastructure_error or "",
         )
 
 

@@ -62,11 +62,13 @@ def _failing_repair(rng: Random, bug: Bug) -> list[str]:
 
 
 def _sloppy_extras(rng: Random, bug: Bug) -> list[str]:
+    """One or two traces of careless work; leftovers (debug output, a stray file) are twice as common each as the others."""
     header = TEMPLATES[bug.function].source.partition("\n")[0]
-    extras = [
-        "add:1:    print(x)",
-        f"add:1:    # fix {bug.function}",
-        f"new {rng.choice(['notes.txt', 'tmp.py'])}:{bug.function}",
-        f"edit:1:{header}  # ok",
-    ]
-    return rng.sample(extras, rng.choice([1, 1, 2]))
+    kinds = {
+        "add:1:    print(x)": 2,
+        f"new {rng.choice(['notes.txt', 'tmp.py'])}:{bug.function}": 2,
+        f"add:1:    # fix {bug.function}": 1,
+        f"edit:1:{header}  # ok": 1,
+    }
+    extras = rng.sample(list(kinds), rng.choice([1, 1, 2]), counts=list(kinds.values()))
+    return list(dict.fromkeys(extras))
