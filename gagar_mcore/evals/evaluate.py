@@ -25,7 +25,8 @@ async def evaluate(
     concurrent: int,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """Rates over `samples` sessions of each task, with the same draws for every version, published once as `summary.json` and read back after a restart."""
+    """Rates over `samples` sessions of each task, with the same draws for every version. Published once as `summary.json` and
+    read back after a restart."""
     path = layout.evaluation(version) / "summary.json"
     if path.exists():
         stored: dict[str, float] = read_json(path)

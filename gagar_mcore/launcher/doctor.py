@@ -34,7 +34,7 @@ def print_diagnosis(directory: Path = Path()) -> bool:
     for title in ("", "what", "found", "mend"):
         table.add_column(title, overflow="fold")
     for finding in findings:
-        mark = ("✓", "green") if finding.ok else ("✗", "red") if finding.needed else ("–", "yellow")
+        mark = ("✓", "green") if finding.ok else ("✗", "red") if finding.needed else ("·", "yellow")
         table.add_row(Text(*mark), finding.name, Text(finding.detail), Text("" if finding.ok else finding.mend))
     Console().print(table)
     return all(finding.ok for finding in findings if finding.needed)
