@@ -42,12 +42,13 @@ def test_a_dry_run_says_what_would_run_and_starts_nothing(tmp_path: Path) -> Non
         (["report", "/nowhere"], "/nowhere"),
         (["rollout", "nope"], "no such file"),
         (["sft", "nope"], "no such file"),
+        (["sft", "tiny-sft", "trainer.tp=3"], "trainer.tp: 3 does not divide"),
         (["config", "show", "nope"], "no such file"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_mistakes_are_one_line_each_before_anything_starts(tmp_path: Path, arguments: list[str], message: str) -> None:
-    output = [f"output={tmp_path / 'run'}"] if arguments[0] == "train" and len(arguments) > 2 else []
+    output = [f"output={tmp_path / 'run'}"] if arguments[0] in ("train", "sft") and len(arguments) > 2 else []
     result = gagar(*arguments, *output)
     assert result.returncode == 1
     assert message in result.stderr

@@ -30,7 +30,7 @@ def find_recipe(name: str) -> Path:
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """Read and validate a recipe. Each override is `section.field=value`, the value in YAML. Raises RecipeError."""
     path = find_recipe(name)
-    data = _parse(path.read_text(), str(path))
+    data = _parse(_text(path), str(path))
     if not isinstance(data, dict):
         raise RecipeError(f"{path}: a recipe is a mapping of sections")
     for override in overrides:
@@ -41,6 +41,13 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
 def dump_recipe(recipe: Recipe) -> str:
     """The complete recipe as YAML, defaults included."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, width=120)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path}: not UTF-8 text; a recipe is a YAML file") from error
 
 
 def _parse(text: str, where: str) -> Any:

@@ -12,11 +12,12 @@ from gagar_mcore.config.load import RecipeError, dump_recipe, load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import initial_checkpoint
 from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed
-from gagar_mcore.models.mimo_v2 import preset
+from gagar_mcore.models.mimo_v2 import preset, read_config
 from gagar_mcore.records.store import publish_directory
 from gagar_mcore.sft.build import fill_sft_data, write_random_start
 from gagar_mcore.sft.data import KIND
 from gagar_mcore.sft.evaluate import evaluate_checkpoint
+from gagar_mcore.trainer.layout import check_layout
 
 POLL_SECONDS = 0.5
 
@@ -24,6 +25,7 @@ POLL_SECONDS = 0.5
 def run_sft(name: str, overrides: Sequence[str]) -> None:
     """Train and evaluate; the checkpoint is `checkpoint/` below the recipe's output. Raises RecipeError, ProcessFailed."""
     recipe = load_recipe(name, overrides)
+    _check_layout(recipe)
     root = Path(recipe.output).absolute()
     if root.is_dir() and any(root.iterdir()):
         raise RecipeError(f"output: {root} is already used; set another output=DIR")
@@ -33,6 +35,14 @@ def run_sft(name: str, overrides: Sequence[str]) -> None:
     print("writing demonstrations", flush=True)
     publish_directory(root / "data", KIND, 0, partial(fill_sft_data, section=recipe.sft, renderer=Renderer.load(start)))
     asyncio.run(_train_and_evaluate(recipe, root, start))
+
+
+def _check_layout(recipe: Recipe) -> None:
+    try:
+        model = preset(recipe.model.preset) if recipe.model.init == "random" else read_config(initial_checkpoint(recipe))
+        check_layout(recipe.trainer, model)
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
 
 
 def starting_point(recipe: Recipe, root: Path) -> Path:

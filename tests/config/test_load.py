@@ -54,6 +54,12 @@ def test_mistakes_are_named_with_file_and_field(tmp_path: Path, text: str, overr
         load_recipe(write(tmp_path, text), overrides)
 
 
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_bytes(b"name: \xff\n")
+    with pytest.raises(RecipeError, match=r"r\.yaml: not UTF-8 text"):
+        load_recipe(str(tmp_path / "r.yaml"))
+
+
 def test_every_mistake_is_listed_on_a_line_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe(write(tmp_path, MINIMAL), ["trainer.tp=0", "rollout.nope=1"])
