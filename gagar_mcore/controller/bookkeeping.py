@@ -84,7 +84,7 @@ class Bookkeeper:
             if not told:
                 self._console.message(f"paused: {shortage}")
                 told = True
-            await asyncio.sleep(DISK_POLL_SECONDS)
+            await asyncio.sleep(min(DISK_POLL_SECONDS, keep.disk_wait_s))
 
 
 def _place(name: str) -> tuple[int, int]:

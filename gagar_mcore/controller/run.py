@@ -17,7 +17,10 @@ from gagar_mcore.records.lineage import current_lineage
 from gagar_mcore.records.store import MANIFEST, publish_directory, sweep_temporaries, write_file
 
 # What may differ between a run and its continuation: nothing that earlier steps depended on.
-CHANGEABLE = ("output", "train.steps", "train.checkpoint_every", "train.eval_every", "tracking", "retention", "engine.deadline_s")
+CHANGEABLE = (
+    *("output", "train.steps", "train.checkpoint_every", "train.eval_every", "tracking", "retention"),
+    *("engine.deadline_s", "engine.start_timeout_s", "trainer.step_timeout_s", "trainer.start_timeout_s"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ def _refuse_unfit(layout: RunLayout, recipe: Recipe, resume: bool) -> None:
             raise RecipeError(f"output: {layout.root} is already used; continue it with --resume or set another output=DIR")
         return
     if not layout.recipe.is_file():
+        if layout.lock.is_file():  # killed before the recipe was written: nothing has happened yet
+            return
         raise RecipeError(f"output: {layout.root} holds no run to resume; start one without --resume")
     before = load_recipe(str(layout.recipe)).model_dump()
     changed = [key for key in _differences(before, recipe.model_dump()) if not key.startswith(CHANGEABLE)]

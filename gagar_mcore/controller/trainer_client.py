@@ -53,14 +53,17 @@ class TrainerClient:
             await self.start()
 
     async def finish(self) -> None:
-        """Wait for the trainer to end by itself after its last step, then stop it."""
+        """Wait for the trainer to end by itself after its last step. Raises ProcessFailed where it fails or does not end in time:
+        the last checkpoint may then be missing."""
         if self._process is None:
             return
         deadline = time.monotonic() + self.recipe.trainer.step_timeout_s
-        while self._process.exit_code is None and time.monotonic() < deadline:
+        while self._process.exit_code is None:
+            if time.monotonic() > deadline:
+                log = self._process.log
+                raise ProcessFailed(f"the trainer did not end after its last step; {log} ends:\n{log_tail(log)}")
             await asyncio.sleep(POLL_SECONDS)
         self._process.check()
-        await self.stop()
 
     async def stop(self) -> None:
         if self._process is not None:

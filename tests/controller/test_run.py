@@ -1,0 +1,73 @@
+"""A run directory changes hands: what is refused, what may change, and where the next owner goes on."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gagar_mcore.config.load import RecipeError, load_recipe
+from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.controller.run import open_run
+from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.records.store import publish_directory, read_manifest
+from gagar_mcore.records.types import Credit, Group, Trajectory
+from gagar_mcore.rollout.batching import fill_batch
+from gagar_mcore.rollout.group import FinishedGroup
+from gagar_mcore.tasks.task import Task
+
+TASK = Task("task", Path(), "", Path(), Path(), (), ())
+
+
+def recipe(root: Path, *overrides: str) -> Recipe:
+    return load_recipe("tiny", [f"output={root}", *overrides])
+
+
+def test_a_fresh_run_begins_with_the_initial_weights(tmp_path: Path) -> None:
+    with open_run(recipe(tmp_path / "run"), resume=False) as run:
+        assert (run.epoch.number, run.next_step, run.position) == (1, 1, 0)
+        assert read_manifest(run.layout.weights(0), "weights", verify=True).meta == {"version": 0}
+
+
+def test_the_next_owner_goes_on_after_the_last_batch_in_a_new_epoch(
+    tmp_path: Path, make_trajectory: Callable[..., Trajectory]
+) -> None:
+    member = make_trajectory()
+    credit = Credit("gagar", True, None, None, 1.0, False, {member.id: 0.5})
+    group = FinishedGroup(Group("g", 1, "task", [member.id], None, credit), TASK, [member])
+    with open_run(recipe(tmp_path / "run"), resume=False) as run:
+        publish_directory(run.layout.batch(1), "batch", 1, lambda d: fill_batch(d, [group], step=1, next_position=5))
+    with open_run(recipe(tmp_path / "run"), resume=True) as run:
+        assert (run.epoch.number, run.next_step, run.position) == (2, 2, 5)
+
+
+def test_what_earlier_steps_depended_on_may_not_change(tmp_path: Path) -> None:
+    with open_run(recipe(tmp_path / "run"), resume=False):
+        pass
+    changed = recipe(tmp_path / "run", "seed=3", "trainer.optimizer.lr=1")
+    with pytest.raises(RecipeError, match=r"^seed, trainer\.optimizer\.lr: differs"), open_run(changed, resume=True):
+        pass
+
+
+def test_length_deadlines_and_tracking_may_change(tmp_path: Path) -> None:
+    with open_run(recipe(tmp_path / "run"), resume=False):
+        pass
+    changes = [
+        "train.steps=99",
+        "trainer.step_timeout_s=900",
+        "engine.deadline_s=900",
+        "tracking.wandb=off",
+        "retention.weights=9",
+    ]
+    with open_run(recipe(tmp_path / "run", *changes), resume=True):
+        pass
+    assert load_recipe(str(RunLayout(tmp_path / "run").recipe)).train.steps == 99
+
+
+def test_a_run_killed_before_it_wrote_its_recipe_is_resumed(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path / "run")
+    layout.root.mkdir()
+    layout.lock.touch()
+    (layout.root / ".recipe.yaml.1.tmp").write_text("name")
+    with open_run(recipe(layout.root), resume=True) as run:
+        assert (run.epoch.number, run.next_step) == (1, 1)
+    assert not list(layout.root.glob(".*.tmp"))
