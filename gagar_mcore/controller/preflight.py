@@ -2,15 +2,17 @@
 
 from pathlib import Path
 
+from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.config.load import RecipeError
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import initial_checkpoint
 from gagar_mcore.models.mimo_v2 import MimoV2Config, read_config
+from gagar_mcore.tasks.source import harbor_tasks
 from gagar_mcore.trainer.layout import check_layout
 
 
 def preflight(recipe: Recipe) -> MimoV2Config:
-    """The model's configuration, once recipe, checkpoint and layout fit together. Raises RecipeError."""
+    """The model's configuration, once recipe, checkpoint, layout and tasks fit together. Raises RecipeError, TaskError."""
     directory = initial_checkpoint(recipe)
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         if not (directory / name).is_file():
@@ -18,12 +20,19 @@ def preflight(recipe: Recipe) -> MimoV2Config:
     try:
         model = read_config(directory)
         check_layout(recipe.trainer, model)
+        Renderer.load(directory)
     except ValueError as error:
         raise RecipeError(str(error)) from error
     _check_rollout(recipe, model)
-    if recipe.tasks.source == "harbor" and not (recipe.tasks.path and Path(recipe.tasks.path).is_dir()):
-        raise RecipeError(f"tasks.path: {recipe.tasks.path}: no such directory; name one that holds Harbor tasks")
+    if recipe.tasks.source == "harbor":
+        _check_tasks(recipe)
     return model
+
+
+def _check_tasks(recipe: Recipe) -> None:
+    if not (recipe.tasks.path and Path(recipe.tasks.path).is_dir()):
+        raise RecipeError(f"tasks.path: {recipe.tasks.path}: no such directory; name one that holds Harbor tasks")
+    harbor_tasks(recipe.tasks)
 
 
 def _check_rollout(recipe: Recipe, model: MimoV2Config) -> None:

@@ -16,7 +16,7 @@ async def training_tasks(section: TasksSection, directory: Path, pool: SandboxPo
     """The tasks to train on; `directory` keeps generated ones over restarts."""
     if section.source == "generated":
         return await _generated(section.seed, section.count, False, directory / "train", pool, epoch)
-    tasks = _harbor(section)
+    tasks = harbor_tasks(section)
     return tasks[: len(tasks) - section.heldout_count]
 
 
@@ -24,11 +24,12 @@ async def heldout_tasks(section: TasksSection, directory: Path, pool: SandboxPoo
     """The tasks to evaluate on: never trained on. Of Harbor tasks, the last `heldout_count` by id."""
     if section.source == "generated":
         return await _generated(section.heldout_seed, section.heldout_count, True, directory / "heldout", pool, epoch)
-    tasks = _harbor(section)
+    tasks = harbor_tasks(section)
     return tasks[len(tasks) - section.heldout_count :]
 
 
-def _harbor(section: TasksSection) -> list[Task]:
+def harbor_tasks(section: TasksSection) -> list[Task]:
+    """Every task below `section.path`, by id. Raises TaskError where one cannot be run or too few are left to train on."""
     tasks = sorted(load_tasks(Path(section.path or "")), key=lambda t: t.id)
     if section.heldout_count >= len(tasks):
         raise TaskError(
