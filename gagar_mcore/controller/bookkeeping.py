@@ -66,7 +66,7 @@ class Bookkeeper:
         keep = self._run.recipe.retention
         lineage = current_lineage(self._run.layout)
         for folder, count in (("weights", keep.weights), ("checkpoints", keep.checkpoints)):
-            published = sorted((self._run.layout.root / folder).glob(f"*/{MANIFEST}"), key=lambda p: _place(p.parent.name))
+            published = sorted((self._run.layout.root / folder).glob(f"[0-9]*/{MANIFEST}"), key=lambda p: _place(p.parent.name))
             for manifest in published[: -count or None] if count else []:
                 if (0, 0) < _place(manifest.parent.name) < (lineage, step):
                     manifest.unlink()  # from here on it is not published

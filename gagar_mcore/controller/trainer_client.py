@@ -7,9 +7,10 @@ from pathlib import Path
 
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed, log_tail, start_trainer
+from gagar_mcore.records.epochs import min_weights_epoch, read_epochs
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.lineage import current_lineage
-from gagar_mcore.records.store import MANIFEST
+from gagar_mcore.records.store import MANIFEST, read_manifest
 
 POLL_SECONDS = 0.02
 
@@ -34,12 +35,16 @@ class TrainerClient:
         deadline = time.monotonic() + self.recipe.trainer.start_timeout_s + self.recipe.trainer.step_timeout_s
         while time.monotonic() < deadline:
             path = self.layout.weights(version, current_lineage(self.layout))
-            if (path / MANIFEST).is_file():
+            if (path / MANIFEST).is_file() and self._is_current(path, version):
                 return path
             await self._supervise()
             await asyncio.sleep(POLL_SECONDS)
         log = self.layout.logs / "trainer.log"
         raise ProcessFailed(f"no weights of version {version} before the deadline; {log} ends:\n{log_tail(log)}")
+
+    def _is_current(self, path: Path, version: int) -> bool:
+        """Whether a trainer that owned the run has written the weights; those of a fenced one are about to be replaced."""
+        return read_manifest(path, "weights").epoch >= min_weights_epoch(read_epochs(self.layout), version)
 
     async def _supervise(self) -> None:
         if self._process is None:

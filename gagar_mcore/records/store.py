@@ -156,7 +156,7 @@ def set_aside_stale(path: Path, kind: str, min_epoch: int) -> None:
     try:
         read_manifest(path, kind, min_epoch)
     except RecordError:
-        os.rename(path, path.with_name(f"{path.name}.refused-{time.time_ns()}"))
+        os.rename(path, path.with_name(f"refused-{path.name}-{time.time_ns()}"))
 
 
 def sweep_temporaries(root: Path) -> None:

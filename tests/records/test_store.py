@@ -122,7 +122,7 @@ def test_a_stale_directory_is_set_aside_and_a_current_one_stays(tmp_path: Path) 
     assert (tmp_path / "batch" / MANIFEST).is_file()
     set_aside_stale(tmp_path / "batch", "batch", min_epoch=2)
     assert not (tmp_path / "batch").exists()
-    assert len(list(tmp_path.glob("batch.refused-*"))) == 1
+    assert len(list(tmp_path.glob("refused-batch-*"))) == 1
 
 
 WRITER = """

@@ -62,6 +62,17 @@ def test_a_fenced_trainer_publishes_nothing(layout):
     assert not layout.weights(1).exists()
 
 
+def test_what_a_fenced_trainer_published_after_the_takeover_is_replaced_in_the_same_lineage(layout):
+    stale = publish(layout, 1, 0.5)
+    open_epoch(layout, 1, 1)  # it had found version 1 unpublished: the fenced trainer came between look and rename
+
+    assert publish(layout, 1, 0.25, epoch=2) == stale
+    assert current_lineage(layout) == 0
+    assert read_manifest(stale, "weights").epoch == 2
+    assert open_tensors(stale)("a").eq(0.25).all()
+    assert len(list(stale.parent.glob("refused-0-000001-*"))) == 1
+
+
 def test_a_directory_without_weights_and_an_unknown_tensor_are_refused_by_name(layout):
     path = publish(layout, 1, 0.5)
 
