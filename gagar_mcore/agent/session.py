@@ -27,7 +27,7 @@ class Renderer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Budgets of one session in turns and tokens; `deadline_s` is the backstop in wall time."""
+    """Budgets of one session in turns and tokens; `deadline_s` is the backstop in wall time, beside the task's own."""
 
     max_turns: int
     max_new_tokens: int
@@ -94,7 +94,7 @@ class SessionRunner:
         invalid: InvalidReason | None = None
         detail = ""
         try:
-            async with asyncio.timeout(self.limits.deadline_s):
+            async with asyncio.timeout(min(self.limits.deadline_s, task.agent_timeout_s)):
                 end, patch = await self._in_sandbox(key, task, engine, transcript)
         except TimeoutError:
             end = "deadline"

@@ -24,11 +24,6 @@ Part = TypeVar("Part", bound=MicroBatch)
 Stats = TypeVar("Stats")
 
 
-def token_logprobs(gpt: Any, batch: PackedTokens, temperature: float = 1.0) -> Tensor:
-    """Log-probabilities `[N]` float32 of the scored tokens under the model's distribution at `temperature`."""
-    return scored_logprobs(run_model(gpt, batch), batch, temperature)
-
-
 def run_model(gpt: Any, batch: PackedTokens) -> Tensor:
     """Logits `[1, T, vocabulary / TP]`."""
     tokens = batch.tokens[None]
@@ -37,7 +32,8 @@ def run_model(gpt: Any, batch: PackedTokens) -> Tensor:
 
 
 def scored_logprobs(logits: Tensor, batch: PackedTokens, temperature: float) -> Tensor:
-    """The logits that predict a token stand one place before it."""
+    """Log-probabilities `[N]` float32 of the scored tokens under the model's distribution at `temperature`, from its logits
+    `[1, T, vocabulary / TP]`; those that predict a token stand one place before it."""
     rows = logits[0].index_select(0, batch.scored - 1).float() / temperature
     losses: Tensor = vocab_parallel_cross_entropy(rows[:, None], batch.tokens[batch.scored][:, None])
     return -losses[:, 0]
