@@ -1,10 +1,9 @@
 """Limits on everything inside one sandbox together, by a control group of its own; version 1 or 2, whichever is writable."""
 
-import itertools
 import re
+import secrets
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from gagar_sandbox import owner
@@ -42,18 +41,18 @@ class Cgroups:
 
     version: int
     parents: tuple[Path, ...]
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def leaf(self, memory_bytes: int, processes: int) -> Leaf:
         """A new group. Raises OSError where the system refuses it."""
-        name = f"{owner.prefix()}{next(self._numbers)}"
+        name = f"{owner.prefix()}{secrets.token_hex(8)}"  # several pools of one process share the parents
         leaf = Leaf(tuple(parent / name for parent in self.parents))
         try:
             for folder in leaf.folders:
                 folder.mkdir()
             _set(leaf, memory_bytes, processes)
         except BaseException:
-            leaf.remove()
+            for folder in leaf.folders:
+                _remove(folder)
             raise
         return leaf
 

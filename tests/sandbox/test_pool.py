@@ -118,3 +118,18 @@ def test_specs_that_cannot_be_mounted(base: Path):
     asyncio.run(main())
     with pytest.raises(ValueError, match="concurrency is 0"):
         LocalPool(concurrency=0)
+
+
+def test_pools_of_one_process_do_not_get_in_each_others_way(base: Path):
+    async def main() -> None:
+        pools = [LocalPool(concurrency=3), LocalPool(concurrency=3)]
+        sandboxes = []
+        try:
+            for _ in range(3):
+                sandboxes += [await pool.acquire(SandboxSpec(base)) for pool in pools]
+            results = await asyncio.gather(*(sandbox.exec(["true"], timeout_s=60) for sandbox in sandboxes))
+            assert [(result.outcome, result.exit_code) for result in results] == [("exited", 0)] * 6
+        finally:
+            await asyncio.gather(*(pool.close() for pool in pools))
+
+    asyncio.run(main())
