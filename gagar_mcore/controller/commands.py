@@ -43,7 +43,8 @@ def run_rollout(name: str, overrides: Sequence[str]) -> None:
     with console_of(recipe) as console:
         collection = asyncio.run(rollout(recipe, console))
     kept, dropped = len(collection.kept), collection.dropped()
-    print(f"{kept} groups kept, {dropped.total()} dropped {dict(dropped) or ''}; batch in {recipe.output}")
+    reasons = f" {dict(dropped)}" if dropped else ""
+    print(f"{kept} groups kept, {dropped.total()} dropped{reasons}; batch in {recipe.output}")
 
 
 def console_of(recipe: Recipe) -> Console:
