@@ -14,8 +14,8 @@ from gagar_mcore.engine.sampling import sample, uniforms
 from gagar_mcore.engine.slots import Slot, SlotPool
 from gagar_mcore.records.types import WeightSpan
 
-PREFILL_TOKENS = 1024
-ADMIT_EVERY = 4
+PREFILL_TOKENS = 1024  # padded tokens of one prefill pass: larger ones fall out of the processor's cache
+ADMIT_EVERY = 4  # steps between admissions while others run: newcomers share one prefill pass
 
 
 @dataclass(eq=False, slots=True)
@@ -89,14 +89,13 @@ class Decoder:
 
     def step(self) -> int:
         """Returns the number of new tokens."""
-        running = list(self._running.items())
+        running = [(stream, slot, stream.token_ids[-1:]) for stream, slot in self._running.items()]
         if running:
-            self._advance([(stream, slot, stream.token_ids[-1:]) for stream, slot in running])
+            self._advance(running)
         self._steps += 1
         admitted = self._admit() if not running or self._steps % ADMIT_EVERY == 0 else []
         for work in _prefill_batches(admitted):
             self._advance(work)
-        self._retire()
         return len(running) + len(admitted)
 
     def _admit(self) -> list[Work]:
@@ -124,6 +123,7 @@ class Decoder:
         tokens, logprobs = sample(logits, [stream.request.temperature for stream in streams], draws)
         for stream, token, logprob in zip(streams, tokens, logprobs, strict=True):
             stream.add(token, logprob)
+        self._retire()
 
     def _retire(self) -> None:
         self._waiting = deque(stream for stream in self._waiting if stream.finish_reason is None)

@@ -119,6 +119,8 @@ def worker_environment(threads: int) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
+        "OMP_DYNAMIC": "FALSE",  # always that many threads: another number sums in another order
+        "MKL_DYNAMIC": "FALSE",
         # Threads that wait must sleep: where sandboxes share the cores, spinning made a step up to 30 times slower.
         "OMP_WAIT_POLICY": "PASSIVE",
         # Freed activations are reused; glibc would unmap them and have the kernel clear new pages at every step.
