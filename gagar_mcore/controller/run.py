@@ -14,7 +14,7 @@ from gagar_mcore.records.batch import read_batch
 from gagar_mcore.records.epochs import Epoch, Fence, RunLock, min_batch_epoch, open_epoch, read_epochs
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.lineage import current_lineage
-from gagar_mcore.records.store import MANIFEST, publish_directory, sweep_temporaries, write_file
+from gagar_mcore.records.store import MANIFEST, publish_directory, read_manifest, sweep_temporaries, write_file
 
 # What may differ between a run and its continuation: nothing that earlier steps depended on.
 CHANGEABLE = (
@@ -94,10 +94,11 @@ def _differences(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> list
 
 
 def _first_unpublished(layout: RunLayout) -> int:
-    step = 1
-    while (layout.batch(step) / MANIFEST).is_file():
-        step += 1
-    return step
+    """The first step without a batch of a controller that owned the run; older batches may have been deleted."""
+    epochs = read_epochs(layout)
+    steps = [int(path.parent.parent.name) for path in (layout.root / "steps").glob(f"*/batch/{MANIFEST}")]
+    current = [s for s in steps if read_manifest(layout.batch(s), "batch").epoch >= min_batch_epoch(epochs, s)]
+    return max(current, default=0) + 1
 
 
 def _first_unapplied(layout: RunLayout) -> int:
@@ -106,11 +107,8 @@ def _first_unapplied(layout: RunLayout) -> int:
 
 
 def _position(layout: RunLayout, next_step: int) -> int:
-    """The data position after the last batch. Raises RecordError where that batch comes from a fenced writer."""
-    if next_step == 1:
-        return 0
-    _, meta = read_batch(layout.batch(next_step - 1), min_batch_epoch(read_epochs(layout), next_step - 1))
-    return int(meta["next_position"])
+    """The data position after the last batch."""
+    return 0 if next_step == 1 else int(read_batch(layout.batch(next_step - 1))[1]["next_position"])
 
 
 def _publish_initial_weights(layout: RunLayout, recipe: Recipe, epoch: int) -> None:

@@ -111,16 +111,17 @@ async def start_trainer(run: Run) -> AsyncIterator[TrainerClient]:
 
 @asynccontextmanager
 async def start_rollout(
-    run: Run, weights: Path, version: int, progress: Callable[[Event], None], message: Callable[[str], None]
+    run: Run, progress: Callable[[Event], None], message: Callable[[str], None]
 ) -> AsyncIterator[RolloutServices]:
-    """Sandboxes, tasks and the engine with `weights`, closed together in reverse order of their start."""
+    """Sandboxes, tasks and the engine with the initial weights, closed together in reverse order of their start."""
     recipe, layout = run.recipe, run.layout
+    weights = layout.weights(0)
     async with AsyncExitStack() as stack:
         pools = await stack.enter_async_context(open_pools(recipe))
         message("preparing tasks")
         training = await training_tasks(recipe.tasks, layout.root / "tasks", pools.tests, run.epoch.number)
         heldout = await heldout_tasks(recipe.tasks, layout.root / "tasks", pools.tests, run.epoch.number)
-        engine = await start_engine(recipe, layout.logs / "engine.log", weights, version)
+        engine = await start_engine(recipe, layout.logs / "engine.log", weights, 0)
         stack.push_async_callback(engine.close)
         sampler = build_sampler(recipe, engine, pools, Renderer.load(weights))
         pipeline = GroupPipeline(

@@ -2,13 +2,13 @@
 
 import time
 from functools import partial
-from pathlib import Path
 
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.bookkeeping import Bookkeeper
 from gagar_mcore.controller.progress import StepProgress
 from gagar_mcore.controller.run import Run, open_run
 from gagar_mcore.controller.services import RolloutServices, start_rollout, start_trainer
+from gagar_mcore.controller.trainer_client import TrainerClient
 from gagar_mcore.evals.cleanliness import is_clean
 from gagar_mcore.evals.evaluate import evaluate
 from gagar_mcore.records.epochs import min_batch_epoch, read_epochs
@@ -22,29 +22,27 @@ from gagar_mcore.tracking.console import Console
 async def train(recipe: Recipe, resume: bool, console: Console) -> None:
     """Run the recipe to its last step. After a kill at any moment `resume` goes on: what is published is not made again."""
     with open_run(recipe, resume) as run, Bookkeeper(run, console) as books:
-        version, position, progress = run.next_step - 1, run.position, StepProgress(console, recipe.rollout)
-        async with start_trainer(run) as trainer:
-            weights = await trainer.weights(version)
-            async with start_rollout(run, weights, version, progress.event, console.message) as services:
-                await evaluate_if_due(run, services, version, console)
-                books.log_through(version)
-                for step in range(run.next_step, recipe.train.steps + 1):
-                    await books.wait_for_disk()
-                    collection = await collect_step(run, services, step, position, progress)
-                    position = publish_batch(run, collection)
-                    console.stage("train", 0, 1)
-                    await load_weights(run, services, await trainer.weights(step), step)
-                    await evaluate_if_due(run, services, step, console)
-                    books.log_through(step)
-                    books.tidy(step)
-                await trainer.finish()
+        progress = StepProgress(console, recipe.rollout)
+        async with start_trainer(run) as trainer, start_rollout(run, progress.event, console.message) as services:
+            await evaluate_if_due(run, services, 0, console)
+            await take_weights(run, services, trainer, run.next_step - 1, console)
+            books.log_through(run.next_step - 1)
+            position = run.position
+            for step in range(run.next_step, recipe.train.steps + 1):
+                await books.wait_for_disk()
+                collection = await collect_step(run, services, step, position, progress)
+                position = publish_batch(run, collection)
+                await take_weights(run, services, trainer, step, console)
+                books.log_through(step)
+                books.tidy(step)
+            await trainer.finish()
 
 
 async def rollout(recipe: Recipe, console: Console) -> Collection:
     """Stage a alone: collect the next step with the initial weights and publish its batch, which `train --resume` applies."""
     with open_run(recipe, resume=False) as run:
         progress = StepProgress(console, recipe.rollout)
-        async with start_rollout(run, run.layout.weights(0), 0, progress.event, console.message) as services:
+        async with start_rollout(run, progress.event, console.message) as services:
             collection = await collect_step(run, services, 1, 0, progress)
         publish_batch(run, collection)
         return collection
@@ -65,8 +63,7 @@ async def collect_step(run: Run, services: RolloutServices, step: int, position:
         concurrent=rollout.concurrent_groups,
         progress=progress.groups,
     )
-    times = {"time/collect": time.monotonic() - started, "time/grade": sum(g.grading_seconds for g in collection.groups)}
-    metrics = collection_metrics(collection, is_clean) | times
+    metrics = collection_metrics(collection, is_clean) | {"time/collect": time.monotonic() - started}
     publish_json(run.layout.step_metrics(step, "collect"), metrics, run.epoch.number)
     return collection
 
@@ -81,10 +78,14 @@ def publish_batch(run: Run, collection: Collection) -> int:
     return position
 
 
-async def load_weights(run: Run, services: RolloutServices, weights: Path, version: int) -> None:
+async def take_weights(run: Run, services: RolloutServices, trainer: TrainerClient, version: int, console: Console) -> None:
+    """Wait for the trainer to come to `version`, load these weights into the engine, and evaluate them when due."""
+    console.stage("train", 0, 1)
+    weights = await trainer.weights(version)
     started = time.monotonic()
     await services.engine.load_weights(weights, version)
     publish_json(run.layout.step_metrics(version, "load"), {"time/load": time.monotonic() - started}, run.epoch.number)
+    await evaluate_if_due(run, services, version, console)
 
 
 async def evaluate_if_due(run: Run, services: RolloutServices, version: int, console: Console) -> None:

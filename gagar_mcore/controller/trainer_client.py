@@ -7,10 +7,9 @@ from pathlib import Path
 
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed, log_tail, start_trainer
-from gagar_mcore.records.epochs import min_weights_epoch, read_epochs
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.lineage import current_lineage
-from gagar_mcore.records.store import MANIFEST, read_manifest
+from gagar_mcore.records.store import RecordError, read_json
 
 POLL_SECONDS = 0.02
 
@@ -31,20 +30,23 @@ class TrainerClient:
         self._process = await start_trainer(self.layout.root, self.epoch, trainer.world_size, trainer.threads, log)
 
     async def weights(self, version: int) -> Path:
-        """The published weights of `version`, as soon as the trainer has them. Raises ProcessFailed past the deadline."""
+        """The published weights of `version`, once this epoch's trainer has come to them: what it makes again after a restart may
+        open a new lineage. Raises ProcessFailed past the deadline."""
         deadline = time.monotonic() + self.recipe.trainer.start_timeout_s + self.recipe.trainer.step_timeout_s
-        while time.monotonic() < deadline:
-            path = self.layout.weights(version, current_lineage(self.layout))
-            if (path / MANIFEST).is_file() and self._is_current(path, version):
-                return path
+        while not self._has_applied(version):
+            if time.monotonic() > deadline:
+                log = self.layout.logs / "trainer.log"
+                raise ProcessFailed(f"no weights of version {version} before the deadline; {log} ends:\n{log_tail(log)}")
             await self._supervise()
             await asyncio.sleep(POLL_SECONDS)
-        log = self.layout.logs / "trainer.log"
-        raise ProcessFailed(f"no weights of version {version} before the deadline; {log} ends:\n{log_tail(log)}")
+        return self.layout.weights(version, current_lineage(self.layout))
 
-    def _is_current(self, path: Path, version: int) -> bool:
-        """Whether a trainer that owned the run has written the weights; those of a fenced one are about to be replaced."""
-        return read_manifest(path, "weights").epoch >= min_weights_epoch(read_epochs(self.layout), version)
+    def _has_applied(self, version: int) -> bool:
+        try:
+            state = read_json(self.layout.trainer_state, min_epoch=self.epoch)
+        except RecordError:
+            return False
+        return int(state["applied"]) >= version
 
     async def _supervise(self) -> None:
         if self._process is None:

@@ -77,4 +77,9 @@ async def start_trainer(run: Path, epoch: int, ranks: int, threads: int, log: Pa
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0"),
         *("-m", "gagar_mcore.trainer.main", str(run), "--epoch", str(epoch)),
     ]
-    return await ManagedProcess.start("trainer", command, log, {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"})
+    return await ManagedProcess.start("trainer", command, log, rank_environment(threads))
+
+
+def rank_environment(threads: int) -> dict[str, str]:
+    """Threads that wait sleep: spinning ones take the cores from the other processes of the machine."""
+    return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}

@@ -24,6 +24,11 @@ class RunLayout:
         return self.root / "controller.lock"
 
     @property
+    def trainer_state(self) -> Path:
+        """`{"applied": s}`: the trainer holds the weights of step s."""
+        return self.root / "trainer.json"
+
+    @property
     def metrics(self) -> Path:
         return self.root / "metrics.jsonl"
 

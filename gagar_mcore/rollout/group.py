@@ -28,7 +28,6 @@ class FinishedGroup:
     group: Group
     task: Task
     trajectories: list[Trajectory]
-    grading_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,23 +94,24 @@ class GroupPipeline:
         if (stored := self._stored(step, group_id, task)) is not None:
             return stored
         trajectories = await self._sample(step, group_id, task)
-        verdict, fallback, seconds = await self._grade(step, group_id, task, trajectories)
+        verdict, fallback = await self._grade(step, group_id, task, trajectories)
         credit = compute_credit(trajectories, verdict, self.credit, fallback)
         group = Group(group_id, step, task.id, [t.id for t in trajectories], verdict, credit)
         publish_json(self.layout.group(step, group_id), to_plain(group), self.epoch)
-        return FinishedGroup(group, task, trajectories, seconds)
+        return FinishedGroup(group, task, trajectories)
 
     async def _grade(
         self, step: int, group_id: str, task: Task, trajectories: list[Trajectory]
-    ) -> tuple[Verdict | None, str | None, float]:
-        """Verdict, fallback reason and seconds. Only a group with mixed outcomes is graded."""
+    ) -> tuple[Verdict | None, str | None]:
+        """Verdict and fallback reason. Only a group with mixed outcomes is graded."""
         outcomes = {t.passed for t in trajectories if t.valid}
         if outcomes != {True, False}:
-            return None, None, 0.0
+            return None, None
         self.progress("grading")
-        answer = await self.grading.grade(self.layout.workspace(step, group_id), group_id, task, trajectories)
+        workspace = self.layout.workspace(step, group_id)
+        verdict, fallback, _ = await self.grading.grade(workspace, group_id, task, trajectories)
         self.progress("graded")
-        return answer
+        return verdict, fallback
 
     async def _sample(self, step: int, group_id: str, task: Task) -> list[Trajectory]:
         keys = [SessionKey(self.seed, "train", step, group_id, member) for member in range(self.group_size)]

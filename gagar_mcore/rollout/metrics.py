@@ -37,13 +37,15 @@ def trajectory_metrics(pairs: Sequence[tuple[Task, Trajectory]], is_clean: Clean
 
 
 def grading_metrics(groups: Sequence[FinishedGroup]) -> dict[str, float]:
-    """Tier shares over the graded passing trajectories; counts of hacks and fallbacks."""
+    """Tier shares over the graded passing trajectories, counts of hacks and fallbacks, mean seconds a verdict."""
     credits = [g.group.credit for g in groups]
     tiers = [tier for c in credits for tier in c.tiers.values()]
     shares = {f"grading/tier{k}": tiers.count(k) / max(1, len(tiers)) for k in (1, 2, 3)}
     kept = [c for c in credits if c.kept]
+    verdicts = [g.group.verdict for g in groups if g.group.verdict]
     return shares | {
-        "grading/hacks": sum(len(g.group.verdict.hacks) for g in groups if g.group.verdict),
+        "time/grade": mean([verdict.seconds for verdict in verdicts]),
+        "grading/hacks": sum(len(verdict.hacks) for verdict in verdicts),
         "grading/fallbacks": sum(c.fallback is not None for c in kept),
         "credit/lambda_mean": mean([c.lam for c in kept]),
         "credit/capped_share": mean([c.capped for c in kept]),

@@ -11,7 +11,7 @@ from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.config.load import RecipeError, dump_recipe, load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import initial_checkpoint
-from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed
+from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed, rank_environment
 from gagar_mcore.models.mimo_v2 import preset, read_config
 from gagar_mcore.records.store import publish_directory
 from gagar_mcore.sft.build import fill_sft_data, write_random_start
@@ -68,7 +68,9 @@ async def _train(recipe: Recipe, root: Path, start: Path, checkpoint: Path) -> N
         *("-m", "gagar_mcore.sft.train", str(root / "recipe.yaml"), "--data", str(root / "data"), "--init", str(start)),
         *("--out", str(checkpoint), "--metrics", str(root / "sft.jsonl")),
     ]
-    process = await ManagedProcess.start("fine-tuning", command, root / "logs" / "sft.log", {"OMP_NUM_THREADS": "1"})
+    process = await ManagedProcess.start(
+        "fine-tuning", command, root / "logs" / "sft.log", rank_environment(recipe.trainer.threads)
+    )
     try:
         shown = 0
         while process.exit_code is None:

@@ -130,7 +130,7 @@ def step_line(step: int, steps: int, metrics: Metrics) -> str:
 
 
 def _cells(metrics: Metrics) -> dict[str, str]:
-    """Column title to cell: tiers in percent, seconds of collection + grading + training."""
+    """Column title to cell: tiers in percent, seconds of collection (grading within it) + training."""
     return {
         "reward": _number(metrics, "rollout/reward_mean"),
         "pass": _number(metrics, "rollout/pass_rate"),
@@ -141,7 +141,7 @@ def _cells(metrics: Metrics) -> dict[str, str]:
         "turns": _number(metrics, "rollout/turns_mean", ".1f"),
         "entropy": _number(metrics, "rollout/entropy"),
         "Δlogp": _number(metrics, "train/rollout_logprob_abs_diff", ".0e"),
-        "seconds": "+".join(_number(metrics, f"time/{stage}", ".1f") for stage in ("collect", "grade", "train")),
+        "seconds": "+".join(_number(metrics, f"time/{stage}", ".1f") for stage in ("collect", "train")),
     }
 
 

@@ -29,6 +29,7 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
     companions = read_companions(newest)
     policy = build_policy(read_config(newest), recipe.trainer)
     applied = restore(policy, layout)
+    tell(layout, applied, fence)
     for step in range(applied + 1, recipe.train.steps + 1):
         metrics = apply_batch(policy, next_batch(layout, step), recipe.trainer, recipe.rollout.temperature, step)
         tensors = list(gather_tensors(local_tensors(policy.gpt), policy.model))
@@ -36,8 +37,15 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
             fence()
             publish_json(layout.step_metrics(step, "train"), metrics, fence.epoch)
             publish_weights(layout, step, tensors, companions, fence)
+            tell(layout, step, fence)
         if step == recipe.train.steps or step % recipe.train.checkpoint_every == 0:
             save_checkpoint(policy, layout, step, fence)
+
+
+def tell(layout: RunLayout, applied: int, fence: Fence) -> None:
+    """Let the controller know which step the weights here belong to."""
+    if dist.get_rank() == 0:
+        publish_json(layout.trainer_state, {"applied": applied}, fence.epoch)
 
 
 def restore(policy: Policy, layout: RunLayout) -> int:

@@ -90,13 +90,13 @@ def charts(recipe: Recipe | None, metrics: Mapping[int, Metrics]) -> list[Chart]
             "Time by stage (seconds)",
             (
                 Series("collect", "time/collect", "stage1"),
-                Series("grade", "time/grade", "stage2"),
                 Series("train", "time/train", "stage3"),
                 Series("load weights", "time/load", "stage4"),
             ),
             _seconds,
             stacked=True,
         ),
+        Chart("Grading a group (seconds)", (Series("mean", "time/grade", "b"),), _seconds),
     ]
 
 

@@ -24,10 +24,15 @@ SMALL = [
 ]
 
 
-def start(output: Path, *more: str) -> subprocess.Popen[str]:
-    """`gagar train tiny`, cut small, in a process of its own."""
-    command = [sys.executable, "-m", "gagar_mcore.cli", "train", "tiny", f"output={output}", *SMALL, *more]
+def gagar(*arguments: str) -> subprocess.Popen[str]:
+    """A command in a process of its own."""
+    command = [sys.executable, "-m", "gagar_mcore.cli", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def start(output: Path, *more: str) -> subprocess.Popen[str]:
+    """`gagar train tiny`, cut small."""
+    return gagar("train", "tiny", f"output={output}", *SMALL, *more)
 
 
 def finish(process: subprocess.Popen[str], timeout_s: float = 170.0) -> str:

@@ -6,29 +6,35 @@ import pytest
 from gagar_mcore.config.load import load_recipe
 from gagar_mcore.controller.trainer_client import TrainerClient
 from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed
-from gagar_mcore.records.epochs import open_epoch
 from gagar_mcore.records.layout import RunLayout
-from gagar_mcore.records.store import publish_directory
+from gagar_mcore.records.store import publish_json
 
 
-def test_weights_that_a_fenced_trainer_published_after_the_takeover_are_not_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("epoch", "applied", "taken"),
+    [(2, 1, True), (2, 2, True), (1, 2, False), (2, 0, False)],
+    ids=["now", "past", "fenced", "behind"],
+)
+def test_weights_are_taken_once_the_trainer_of_this_epoch_has_come_to_them(
+    tmp_path: Path, epoch: int, applied: int, taken: bool
+) -> None:
     layout = RunLayout(tmp_path)
-    for version in (1, 2):
-        open_epoch(layout, next_step=version, next_version=version)
-        publish_directory(layout.weights(version), "weights", 1, lambda directory: {"size": (directory / "file").write_text("x")})
+    publish_json(layout.trainer_state, {"applied": applied}, epoch)
     recipe = load_recipe("tiny", [f"output={tmp_path}", "trainer.step_timeout_s=0.1", "trainer.start_timeout_s=0.1"])
 
-    async def take(version: int) -> Path:
+    async def take() -> Path:
         process = await ManagedProcess.start("trainer", ["sleep", "60"], tmp_path / "log", {})
         client = TrainerClient(layout, recipe, 2, _process=process)
         try:
-            return await client.weights(version)
+            return await client.weights(1)
         finally:
             await client.stop()
 
-    assert asyncio.run(take(1)) == layout.weights(1)
-    with pytest.raises(ProcessFailed, match="no weights of version 2"):
-        asyncio.run(take(2))
+    if taken:
+        assert asyncio.run(take()) == layout.weights(1)
+    else:
+        with pytest.raises(ProcessFailed, match="no weights of version 1"):
+            asyncio.run(take())
 
 
 def test_a_trainer_that_does_not_end_is_a_failure_and_not_a_finished_run(tmp_path: Path) -> None:
