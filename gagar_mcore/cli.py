@@ -57,7 +57,7 @@ def train(
 
     with one_line_errors():
         if dry_run:
-            print(plan(recipe, overrides or []))
+            print(plan(recipe, overrides or [], resume))
         else:
             run_training(recipe, overrides or [], resume)
 

@@ -113,10 +113,12 @@ class TrackingSection(Section):
 
 
 class RetentionSection(Section):
-    """How many of the newest weights and checkpoints are kept (None: all); what a restart needs is never deleted.
+    """How many of the newest weights, checkpoints and steps (batch, trajectories, workspaces) are kept, None for all; what a
+    restart needs is never deleted.
     With less than `min_free_disk_mb` free the run pauses, for `disk_wait_s` at most."""
 
     weights: Positive | None = 3
     checkpoints: Positive | None = 2
+    steps: Positive | None = None
     min_free_disk_mb: Positive = 512
     disk_wait_s: Seconds = 3600.0

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -61,16 +62,17 @@ class Bookkeeper:
         self._logged = max(self._logged, step)
 
     def tidy(self, step: int) -> None:
-        """Delete weights and checkpoints beyond the retention of the recipe: never the newest of either, nor the initial weights,
-        from which a run without a checkpoint starts again."""
-        keep = self._run.recipe.retention
-        lineage = current_lineage(self._run.layout)
+        """Delete what lies beyond the retention of the recipe: never the newest weights or checkpoint, nor the initial weights,
+        from which a run without a checkpoint starts again, nor a step that no checkpoint covers."""
+        keep, layout = self._run.recipe.retention, self._run.layout
         for folder, count in (("weights", keep.weights), ("checkpoints", keep.checkpoints)):
-            published = sorted((self._run.layout.root / folder).glob(f"[0-9]*/{MANIFEST}"), key=lambda p: _place(p.parent.name))
-            for manifest in published[: -count or None] if count else []:
-                if (0, 0) < _place(manifest.parent.name) < (lineage, step):
-                    manifest.unlink()  # from here on it is not published
-                    shutil.rmtree(manifest.parent)
+            for path in _published(layout, folder)[: -count or None] if count else []:
+                if (0, 0) < _place(path.name) < (current_lineage(layout), step):
+                    _unpublish(path)
+        if keep.steps:
+            covered = max((_place(path.name)[1] for path in _published(layout, "checkpoints")), default=0)
+            for old in range(1, min(covered, step - keep.steps) + 1):
+                _delete_step(layout, old)
 
     async def wait_for_disk(self) -> None:
         """Pause while less than `retention.min_free_disk_mb` is free. Raises DiskFull after `retention.disk_wait_s`."""
@@ -85,6 +87,24 @@ class Bookkeeper:
                 self._console.message(f"paused: {shortage}")
                 told = True
             await asyncio.sleep(min(DISK_POLL_SECONDS, keep.disk_wait_s))
+
+
+def _published(layout: RunLayout, folder: str) -> list[Path]:
+    """Published directories of all lineages, oldest first."""
+    return sorted((m.parent for m in (layout.root / folder).glob(f"[0-9]*/{MANIFEST}")), key=lambda path: _place(path.name))
+
+
+def _unpublish(path: Path) -> None:
+    (path / MANIFEST).unlink()  # from here on it is not published
+    shutil.rmtree(path)
+
+
+def _delete_step(layout: RunLayout, step: int) -> None:
+    """What a step holds in bulk; its groups, verdicts and metrics stay."""
+    if (layout.batch(step) / MANIFEST).is_file():
+        _unpublish(layout.batch(step))
+    for name in ("trajectories", "workspaces"):
+        shutil.rmtree(layout.step(step) / name, ignore_errors=True)
 
 
 def _place(name: str) -> tuple[int, int]:

@@ -7,15 +7,17 @@ from pathlib import Path
 from gagar_mcore.config.load import load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.preflight import preflight
+from gagar_mcore.controller.run import check_output
 from gagar_mcore.controller.train import rollout, train
 from gagar_mcore.tracking.console import Console
 from gagar_mcore.viewer.headline import terminal_summary
 
 
-def plan(name: str, overrides: Sequence[str]) -> str:
+def plan(name: str, overrides: Sequence[str], resume: bool) -> str:
     """What a run of the recipe would be, once everything about it has been checked."""
     recipe = load_recipe(name, overrides)
     model = preflight(recipe)
+    check_output(recipe, resume)
     t, r = recipe.trainer, recipe.rollout
     lines = {
         "recipe": f"{recipe.name}, method {recipe.method.name}, seed {recipe.seed}",

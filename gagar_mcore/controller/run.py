@@ -42,8 +42,7 @@ class Run:
 def open_run(recipe: Recipe, resume: bool) -> Iterator[Run]:
     """Own the run directory `recipe.output`: a fresh one, or with `resume` one that an earlier process left.
     Raises RecipeError for a used or unfit directory and Fenced where another process owns it."""
-    layout = RunLayout(Path(recipe.output).absolute())
-    _refuse_unfit(layout, recipe, resume)
+    layout = check_output(recipe, resume)
     layout.root.mkdir(parents=True, exist_ok=True)
     lock = RunLock(layout)
     try:
@@ -67,20 +66,23 @@ def initial_checkpoint(recipe: Recipe) -> Path:
     raise RecipeError(f"model.init: {recipe.model.init}: no directory with a config.json, and no shipped checkpoint of that name")
 
 
-def _refuse_unfit(layout: RunLayout, recipe: Recipe, resume: bool) -> None:
+def check_output(recipe: Recipe, resume: bool) -> RunLayout:
+    """Where the run lies or will lie. Raises RecipeError for a used directory, or with `resume` for one that does not fit."""
+    layout = RunLayout(Path(recipe.output).absolute())
     used = layout.root.is_dir() and any(layout.root.iterdir())
     if not resume:
         if used:
             raise RecipeError(f"output: {layout.root} is already used; continue it with --resume or set another output=DIR")
-        return
+        return layout
     if not layout.recipe.is_file():
         if layout.lock.is_file():  # killed before the recipe was written: nothing has happened yet
-            return
+            return layout
         raise RecipeError(f"output: {layout.root} holds no run to resume; start one without --resume")
     before = load_recipe(str(layout.recipe)).model_dump()
     changed = [key for key in _differences(before, recipe.model_dump()) if not key.startswith(CHANGEABLE)]
     if changed:
         raise RecipeError(f"{', '.join(changed)}: differs from the run in {layout.root}; a resumed run keeps it")
+    return layout
 
 
 def _differences(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> list[str]:

@@ -67,3 +67,18 @@ def test_a_disk_that_stays_too_full_ends_the_run_with_the_field_to_change(tmp_pa
         pytest.raises(DiskFull, match=r"retention\.min_free_disk_mb"),
     ):
         asyncio.run(books.wait_for_disk())
+
+
+def test_old_steps_are_deleted_in_bulk_once_a_checkpoint_covers_them(tmp_path: Path) -> None:
+    recipe = load_recipe("tiny", [f"output={tmp_path / 'run'}", *OVERRIDES, "retention.steps=1"])
+    with open_run(recipe, resume=False) as run:
+        for step in range(1, 5):
+            publish(run.layout.batch(step), "batch")
+            publish_json(run.layout.trajectory(step, "t"), {}, 1)
+            publish_json(run.layout.group(step, "g"), {}, 1)
+        publish(run.layout.checkpoint(2), "checkpoint")
+        with bookkeeper(run) as books:
+            books.tidy(4)
+        left = [step for step in range(1, 5) if run.layout.batch(step).exists()]
+        assert left == [step for step in range(1, 5) if (run.layout.step(step) / "trajectories").exists()] == [3, 4]
+        assert all(run.layout.group(step, "g").exists() for step in range(1, 5))
