@@ -1,9 +1,7 @@
 """The engine's own process: reads framed calls from standard input, answers on standard output, logs on standard error."""
 
-import ctypes
 import os
 import queue
-import signal
 import sys
 import threading
 import time
@@ -18,9 +16,9 @@ from gagar_mcore.engine.decoder import Decoder
 from gagar_mcore.engine.framing import encode_frame, read_frame
 from gagar_mcore.engine.model import Policy
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest
+from gagar_mcore.lifetime import die_with_parent
 
 INBOX_BOUND = 4096
-PR_SET_PDEATHSIG = 1
 Message = dict[str, Any]
 
 
@@ -91,10 +89,6 @@ class Worker:
         self._out.flush()
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def _read_inbox(stream: BinaryIO, inbox: "queue.Queue[Message]") -> None:
     """Forward messages; the end of the stream is the end of the process."""
     while (message := read_frame(stream)) is not None:
@@ -103,7 +97,7 @@ def _read_inbox(stream: BinaryIO, inbox: "queue.Queue[Message]") -> None:
 
 
 def main() -> None:
-    _die_with_parent()
+    die_with_parent()
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints goes to the log, not between the frames
     inbox: queue.Queue[Message] = queue.Queue(INBOX_BOUND)

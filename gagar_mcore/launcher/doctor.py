@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,18 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gagar_sandbox import diagnose
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """`needed` findings decide the exit code; others tell what a larger machine would offer."""
-
-    name: str
-    ok: bool
-    detail: str
-    mend: str = ""
-    needed: bool = True
+from gagar_sandbox import Check, diagnose
 
 
 def print_diagnosis(directory: Path = Path()) -> bool:
@@ -40,39 +29,39 @@ def print_diagnosis(directory: Path = Path()) -> bool:
     return all(finding.ok for finding in findings if finding.needed)
 
 
-def _python() -> list[Finding]:
+def _python() -> list[Check]:
     version = ".".join(map(str, sys.version_info[:3]))
     linux = sys.platform == "linux"
     return [
-        Finding("Python", sys.version_info >= (3, 11), version, "install Python 3.11 or newer"),
-        Finding("operating system", linux, sys.platform, "training and sandboxes need Linux; a virtual machine or WSL 2 will do"),
-        Finding(
+        Check("Python", sys.version_info >= (3, 11), version, "install Python 3.11 or newer"),
+        Check("operating system", linux, sys.platform, "training and sandboxes need Linux; a virtual machine or WSL 2 will do"),
+        Check(
             "git", shutil.which("git") is not None, shutil.which("git") or "none", "install git: sandboxes take patches with it"
         ),
     ]
 
 
-def _packages() -> list[Finding]:
+def _packages() -> list[Check]:
     needed = ("torch", "megatron-core", "transformers", "tokenizers", "safetensors")
     optional = {"wandb": "pip install 'gagar-mcore[wandb]' for Weights & Biases", "transformer-engine": "only with a GPU: [gpu]"}
     findings = [_package(name, "pip install gagar-mcore, or run make smoke", True) for name in needed]
     return findings + [_package(name, mend, False) for name, mend in optional.items()]
 
 
-def _package(name: str, mend: str, needed: bool) -> Finding:
+def _package(name: str, mend: str, needed: bool) -> Check:
     try:
-        return Finding(name, True, importlib.metadata.version(name), needed=needed)
+        return Check(name, True, importlib.metadata.version(name), needed=needed)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, False, "not installed", mend, needed)
+        return Check(name, False, "not installed", mend, needed)
 
 
-def _resources() -> Finding:
+def _resources() -> Check:
     memory = psutil.virtual_memory().total >> 20
     detail = f"{os.cpu_count()} cores, {memory} MB memory"
-    return Finding("cores and memory", memory >= 6000, detail, "the tiny recipe wants 2 cores and 8 GiB")
+    return Check("cores and memory", memory >= 6000, detail, "the tiny recipe wants 2 cores and 8 GiB")
 
 
-def _storage(directory: Path) -> Finding:
+def _storage(directory: Path) -> Check:
     """A run directory needs rename to be atomic and to replace, and files to be synced."""
     name = "storage for runs"
     try:
@@ -87,16 +76,16 @@ def _storage(directory: Path) -> Finding:
             (Path(folder) / "c").mkdir()
             os.rename(Path(folder) / "c", Path(folder) / "d")
     except OSError as error:
-        return Finding(name, False, str(error), "choose a local disk or a POSIX file system for output")
+        return Check(name, False, str(error), "choose a local disk or a POSIX file system for output")
     free = shutil.disk_usage(directory).free >> 20
     mend = "choose a local disk or a POSIX file system with 2 GB free for output"
-    return Finding(name, replaced and free >= 2048, f"atomic rename {'works' if replaced else 'fails'}, {free} MB free", mend)
+    return Check(name, replaced and free >= 2048, f"atomic rename {'works' if replaced else 'fails'}, {free} MB free", mend)
 
 
-def _sandbox() -> list[Finding]:
-    return [Finding(f"sandbox: {c.name}", c.ok, c.detail, c.mend or "", needed=c.needed) for c in diagnose()]
+def _sandbox() -> list[Check]:
+    return [replace(check, name=f"sandbox: {check.name}") for check in diagnose()]
 
 
-def _gpu() -> Finding:
+def _gpu() -> Check:
     nvidia = shutil.which("nvidia-smi")
-    return Finding("NVIDIA GPU", nvidia is not None, nvidia or "none", "not needed for the tiny recipe", needed=False)
+    return Check("NVIDIA GPU", nvidia is not None, nvidia or "none", "not needed for the tiny recipe", needed=False)

@@ -1,23 +1,16 @@
 """Processes of a run on this machine: each ends with its parent, and says why when it fails."""
 
 import asyncio
-import ctypes
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-PR_SET_PDEATHSIG = 1
+from gagar_mcore.lifetime import die_with_parent
 
 
 class ProcessFailed(RuntimeError):
     """A process of the run ended or stayed silent past its deadline; the message ends with the tail of its log."""
-
-
-def die_with_parent() -> None:
-    """Make the kernel kill this process when its parent dies (Linux)."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def log_tail(path: Path, lines: int = 15) -> str:

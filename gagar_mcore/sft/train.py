@@ -9,8 +9,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from gagar_mcore.config.learning import OptimizerSection, TrainerSection
 from gagar_mcore.config.load import load_recipe
 from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.lifetime import die_with_parent
 from gagar_mcore.sft.data import read_sft_data
-from gagar_mcore.trainer.lifetime import die_with_parent
 
 
 @record  # the launcher's log then ends with what went wrong

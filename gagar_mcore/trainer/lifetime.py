@@ -1,22 +1,14 @@
-"""Ranks end with the processes that started them, and wait for input only while these live."""
+"""Ranks wait for input only while the process that started them lives."""
 
-import ctypes
 import os
-import signal
 import time
 from collections.abc import Callable
 
-PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.02
 
 
 class Orphaned(RuntimeError):
     """The launcher is gone; nobody will hand over another batch."""
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies (Linux)."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def wait_until(ready: Callable[[], bool]) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from gagar_mcore.config.load import load_recipe
+from gagar_mcore.lifetime import die_with_parent
 from gagar_mcore.records.epochs import Fence
 from gagar_mcore.records.layout import RunLayout
-from gagar_mcore.trainer.lifetime import die_with_parent
 
 
 @record  # the launcher's log then ends with what went wrong
