@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.config.load import RecipeError, dump_recipe, load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import initial_checkpoint
-from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed, rank_environment
+from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed, log_tail, rank_environment
 from gagar_mcore.models.mimo_v2 import preset, read_config
 from gagar_mcore.records.store import publish_directory
 from gagar_mcore.sft.build import fill_sft_data, write_random_start
@@ -56,10 +57,12 @@ def starting_point(recipe: Recipe, root: Path) -> Path:
 async def _train_and_evaluate(recipe: Recipe, root: Path, start: Path) -> None:
     checkpoint = root / "checkpoint"
     await _train(recipe, root, start, checkpoint)
+    print(f"checkpoint in {checkpoint}")
+    if recipe.tasks.heldout_count == 0:
+        return
     rates = await evaluate_checkpoint(recipe, checkpoint, root)
     (root / "evaluation.json").write_text(json.dumps(rates, indent=1))
     print(f"pass rate {rates['pass_rate']:.3f}, clean among passes {rates['clean_share']:.3f}, {rates['sessions']:.0f} sessions")
-    print(f"checkpoint in {checkpoint}")
 
 
 async def _train(recipe: Recipe, root: Path, start: Path, checkpoint: Path) -> None:
@@ -72,15 +75,27 @@ async def _train(recipe: Recipe, root: Path, start: Path, checkpoint: Path) -> N
         "fine-tuning", command, root / "logs" / "sft.log", rank_environment(recipe.trainer.threads)
     )
     try:
-        shown = 0
-        while process.exit_code is None:
-            await asyncio.sleep(POLL_SECONDS)
-            shown = _show_progress(root / "sft.jsonl", shown, recipe.sft.steps)
+        await _follow(process, recipe, root / "sft.jsonl")
     finally:
         await process.stop()
     process.check()
     if not (checkpoint / "manifest.json").is_file():
         raise ProcessFailed(f"fine-tuning ended without a checkpoint; see {process.log}")
+
+
+async def _follow(process: ManagedProcess, recipe: Recipe, metrics: Path) -> None:
+    """Show progress until the process ends. Raises ProcessFailed where one step takes longer than the recipe allows."""
+    patience = recipe.trainer.start_timeout_s + recipe.trainer.step_timeout_s
+    shown, deadline = 0, time.monotonic() + patience
+    while process.exit_code is None:
+        await asyncio.sleep(POLL_SECONDS)
+        before, shown = shown, _show_progress(metrics, shown, recipe.sft.steps)
+        if shown > before:
+            deadline = time.monotonic() + patience
+        if time.monotonic() > deadline:
+            raise ProcessFailed(
+                f"fine-tuning has made no step for {patience:.0f} s; {process.log} ends:\n{log_tail(process.log)}"
+            )
 
 
 def _show_progress(path: Path, shown: int, steps: int) -> int:
