@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -128,7 +129,7 @@ def old_bwrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bwrap that, like those before 0.11, knows no overlays."""
     script = tmp_path / "bwrap"
     refusal = 'for word; do [ "$word" = --overlay-src ] && echo "bwrap: Unknown option --overlay-src" >&2 && exit 1; done'
-    script.write_text(f'#!/bin/bash\n{refusal}\nexec {find_bwrap()} "$@"\n')
+    script.write_text(f'#!/bin/bash\n{refusal}\nexec {shlex.quote(str(find_bwrap()))} "$@"\n')
     script.chmod(0o755)
     monkeypatch.setattr(gagar_sandbox.host, "find_bwrap", lambda: script)
 
