@@ -181,6 +181,7 @@ def test_words_of_the_policy_do_not_move_the_grade(tmp_path):
         "\n".join("    print(x)" for _ in range(7_000)),
         "\n".join(f"    import v{i}" for i in range(5_000)),
         "\n".join(f"def f{i}(): pass" for i in range(5_000)),
+        "\n".join(["a\n x=1"] * 14_000),
         "\n".join(" " * i + "if x:" for i in range(1, 400)),
         "x" * 600_000,
     ],

@@ -130,7 +130,7 @@ def test_no_tasks_and_doubled_ids_are_refused(tmp_path: Path, directory: Path) -
         load_tasks(tmp_path)
 
 
-@pytest.mark.skipif(not HARBOR.is_dir(), reason=f"{HARBOR} is absent")
+@pytest.mark.skipif(not HARBOR.is_dir(), reason="the sample of real Harbor tasks is not at hand")
 def test_tasks_of_deepswe_are_read_and_what_they_lack_is_said() -> None:
     tasks = {task.id: task for task in load_tasks(HARBOR, runnable=False)}
     assert len(tasks) == 5
