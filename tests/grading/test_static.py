@@ -218,7 +218,7 @@ def test_the_grader_leaves_the_event_loop_free(tmp_path):
     assert was_free and list(verdict.grades) == ["clean"]
 
 
-@pytest.mark.skipif(not SWE.is_file(), reason="the SWE-bench samples of ../shared are not here")
+@pytest.mark.skipif(not SWE.is_file(), reason="the SWE-bench samples are not at hand")
 def test_real_repairs_are_clean_with_and_without_their_tests():
     stray = file_diff("reproduce.py", None, "import sys\nprint(sys.path)\n")
     for record in json.loads(SWE.read_text()):
