@@ -10,7 +10,7 @@ from typing import Self
 from gagar_mcore.controller.run import Run
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.lineage import current_lineage
-from gagar_mcore.records.store import MANIFEST, read_json
+from gagar_mcore.records.store import MANIFEST, read_json, unpublish_directory
 from gagar_mcore.tracking.console import Console
 from gagar_mcore.tracking.metrics import Metrics, scan_metrics
 from gagar_mcore.tracking.tracker import open_tracker
@@ -68,7 +68,7 @@ class Bookkeeper:
         for folder, count in (("weights", keep.weights), ("checkpoints", keep.checkpoints)):
             for path in _published(layout, folder)[: -count or None] if count else []:
                 if (0, 0) < _place(path.name) < (current_lineage(layout), step):
-                    _unpublish(path)
+                    unpublish_directory(path)
         if keep.steps:
             covered = max((_place(path.name)[1] for path in _published(layout, "checkpoints")), default=0)
             for old in range(1, min(covered, step - keep.steps) + 1):
@@ -94,15 +94,10 @@ def _published(layout: RunLayout, folder: str) -> list[Path]:
     return sorted((m.parent for m in (layout.root / folder).glob(f"[0-9]*/{MANIFEST}")), key=lambda path: _place(path.name))
 
 
-def _unpublish(path: Path) -> None:
-    (path / MANIFEST).unlink()  # from here on it is not published
-    shutil.rmtree(path)
-
-
 def _delete_step(layout: RunLayout, step: int) -> None:
     """What a step holds in bulk; its groups, verdicts and metrics stay."""
     if (layout.batch(step) / MANIFEST).is_file():
-        _unpublish(layout.batch(step))
+        unpublish_directory(layout.batch(step))
     for name in ("trajectories", "workspaces"):
         shutil.rmtree(layout.step(step) / name, ignore_errors=True)
 

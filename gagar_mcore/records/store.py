@@ -127,6 +127,13 @@ def publish_directory(
     return manifest
 
 
+def unpublish_directory(path: Path) -> None:
+    """Delete a published directory. Killed within, it leaves nothing at `path`: a restart may have to publish there again."""
+    temporary = _temporary(path)
+    os.rename(path, temporary)
+    shutil.rmtree(temporary)
+
+
 def read_manifest(path: Path, kind: str, min_epoch: int = 0, verify: bool = False) -> Manifest:
     """The manifest of a published directory. Sizes are always checked, checksums where `verify` is set.
     Raises RecordError where the directory is absent, damaged, of another kind, or of an epoch below `min_epoch`."""

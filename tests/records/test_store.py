@@ -155,3 +155,18 @@ def test_a_killed_writer_leaves_nothing_that_a_reader_trusts(tmp_path: Path) -> 
 def test_a_manifest_is_plain_json(tmp_path: Path) -> None:
     publish_directory(tmp_path / "batch", "batch", 1, fill)
     assert json.loads((tmp_path / "batch" / MANIFEST).read_text())["kind"] == "batch"
+
+
+def test_a_deletion_cut_short_leaves_room_to_publish_again(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    publish_directory(path, "weights", 1, fill)
+    script = """
+import os, pathlib, shutil, signal, sys
+from gagar_mcore.records import store
+shutil.rmtree = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+store.unpublish_directory(pathlib.Path(sys.argv[1]))
+"""
+    assert subprocess.run([sys.executable, "-c", script, str(path)]).returncode == -signal.SIGKILL
+    publish_directory(path, "weights", 2, fill)
+    sweep_temporaries(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["weights"]
