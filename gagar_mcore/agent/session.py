@@ -134,9 +134,9 @@ class SessionRunner:
             await sandbox.close()
 
     async def _turns(self, key: SessionKey, tools: ToolSession, engine: Engine, transcript: Transcript) -> EndReason:
+        if not self._leaves_room(transcript, []):
+            return "max_context"
         for index in range(self.limits.max_turns):
-            if len(transcript.token_ids) + self.limits.max_new_tokens > self.limits.max_context:
-                return "max_context"
             started = time.monotonic()
             [generation] = await engine.generate([self._request(key, index, transcript)])
             transcript.add_generation(generation)
@@ -148,8 +148,15 @@ class SessionRunner:
                 return "max_tokens"
             if result.finished:
                 return "finished"
-            transcript.add_context(self.renderer.observation(result.observation))
+            observation = self.renderer.observation(result.observation)
+            if not self._leaves_room(transcript, observation):
+                return "max_context"
+            transcript.add_context(observation)
         return "max_turns"
+
+    def _leaves_room(self, transcript: Transcript, context: list[int]) -> bool:
+        """Whether another turn fits behind `context`. What does not fit is not kept: the trainer would have to hold it."""
+        return len(transcript.token_ids) + len(context) + self.limits.max_new_tokens <= self.limits.max_context
 
     def _request(self, key: SessionKey, turn: int, transcript: Transcript) -> GenerateRequest:
         return GenerateRequest(
