@@ -82,6 +82,8 @@ def check_output(recipe: Recipe, resume: bool) -> RunLayout:
     changed = [key for key in _differences(before, recipe.model_dump()) if not key.startswith(CHANGEABLE)]
     if changed:
         raise RecipeError(f"{', '.join(changed)}: differs from the run in {layout.root}; a resumed run keeps it")
+    if recipe.train.steps < (taken := _first_unpublished(layout) - 1):
+        raise RecipeError(f"train.steps: {recipe.train.steps} is less than the {taken} steps that the run has collected already")
     return layout
 
 

@@ -31,22 +31,27 @@ class TrainerClient:
 
     async def weights(self, version: int) -> Path:
         """The published weights of `version`, once this epoch's trainer has come to them: what it makes again after a restart may
-        open a new lineage. Raises ProcessFailed past the deadline."""
-        deadline = time.monotonic() + self.recipe.trainer.start_timeout_s + self.recipe.trainer.step_timeout_s
-        while not self._has_applied(version):
+        open a new lineage. Raises ProcessFailed where the trainer takes longer than the deadline over its start and one step."""
+        patience = self.recipe.trainer.start_timeout_s + self.recipe.trainer.step_timeout_s
+        deadline = time.monotonic() + patience
+        applied = self._applied()
+        while applied < version:
             if time.monotonic() > deadline:
                 log = self.layout.logs / "trainer.log"
                 raise ProcessFailed(f"no weights of version {version} before the deadline; {log} ends:\n{log_tail(log)}")
             await self._supervise()
             await asyncio.sleep(POLL_SECONDS)
+            before, applied = applied, self._applied()
+            if applied != before:  # it makes its way through the batches that its checkpoint does not cover
+                deadline = time.monotonic() + patience
         return self.layout.weights(version, current_lineage(self.layout))
 
-    def _has_applied(self, version: int) -> bool:
+    def _applied(self) -> int:
+        """The last step that this epoch's trainer has applied, -1 before it says so."""
         try:
-            state = read_json(self.layout.trainer_state, min_epoch=self.epoch)
+            return int(read_json(self.layout.trainer_state, min_epoch=self.epoch)["applied"])
         except RecordError:
-            return False
-        return int(state["applied"]) >= version
+            return -1
 
     async def _supervise(self) -> None:
         if self._process is None:

@@ -18,6 +18,11 @@ from gagar_mcore.tasks.task import Task
 TASK = Task("task", Path(), "", Path(), Path(), (), ())
 
 
+def finished(member: Trajectory, step: int) -> FinishedGroup:
+    credit = Credit("gagar", True, None, None, 1.0, False, {member.id: 0.5})
+    return FinishedGroup(Group("g", step, "task", [member.id], None, credit), TASK, [member])
+
+
 def recipe(root: Path, *overrides: str) -> Recipe:
     return load_recipe("tiny", [f"output={root}", *overrides])
 
@@ -31,9 +36,7 @@ def test_a_fresh_run_begins_with_the_initial_weights(tmp_path: Path) -> None:
 def test_the_next_owner_goes_on_after_the_last_batch_in_a_new_epoch(
     tmp_path: Path, make_trajectory: Callable[..., Trajectory]
 ) -> None:
-    member = make_trajectory()
-    credit = Credit("gagar", True, None, None, 1.0, False, {member.id: 0.5})
-    group = FinishedGroup(Group("g", 1, "task", [member.id], None, credit), TASK, [member])
+    group = finished(make_trajectory(), 1)
     with open_run(recipe(tmp_path / "run"), resume=False) as run:
         publish_directory(run.layout.batch(1), "batch", 1, lambda d: fill_batch(d, [group], step=1, next_position=5))
     with open_run(recipe(tmp_path / "run"), resume=True) as run:
@@ -45,6 +48,19 @@ def test_what_earlier_steps_depended_on_may_not_change(tmp_path: Path) -> None:
         pass
     changed = recipe(tmp_path / "run", "seed=3", "trainer.optimizer.lr=1")
     with pytest.raises(RecipeError, match=r"^seed, trainer\.optimizer\.lr: differs"), open_run(changed, resume=True):
+        pass
+
+
+def test_a_run_cannot_become_shorter_than_it_is(tmp_path: Path, make_trajectory: Callable[..., Trajectory]) -> None:
+    group = finished(make_trajectory(), 3)
+    with open_run(recipe(tmp_path / "run"), resume=False) as run:
+        publish_directory(run.layout.batch(3), "batch", 1, lambda d: fill_batch(d, [group], step=3, next_position=9))
+    with open_run(recipe(tmp_path / "run", "train.steps=3"), resume=True) as run:
+        assert run.next_step == 4
+    with (
+        pytest.raises(RecipeError, match=r"^train\.steps: 2 is less than the 3 steps"),
+        open_run(recipe(tmp_path / "run", "train.steps=2"), resume=True),
+    ):
         pass
 
 

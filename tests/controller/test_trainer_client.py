@@ -37,6 +37,28 @@ def test_weights_are_taken_once_the_trainer_of_this_epoch_has_come_to_them(
             asyncio.run(take())
 
 
+def test_a_trainer_that_makes_its_way_is_waited_for(tmp_path: Path) -> None:
+    """Four steps to make up for, each well within the deadline, all of them together beyond it."""
+    layout = RunLayout(tmp_path)
+    recipe = load_recipe("tiny", [f"output={tmp_path}", "trainer.step_timeout_s=1.5", "trainer.start_timeout_s=0.5"])
+
+    async def catch_up() -> None:
+        for step in range(1, 5):
+            await asyncio.sleep(0.6)
+            publish_json(layout.trainer_state, {"applied": step}, 1)
+
+    async def take() -> Path:
+        process = await ManagedProcess.start("trainer", ["sleep", "60"], tmp_path / "log", {})
+        client = TrainerClient(layout, recipe, 1, _process=process)
+        try:
+            weights, _ = await asyncio.gather(client.weights(4), catch_up())
+        finally:
+            await client.stop()
+        return weights
+
+    assert asyncio.run(take()) == layout.weights(4)
+
+
 def test_a_trainer_that_does_not_end_is_a_failure_and_not_a_finished_run(tmp_path: Path) -> None:
     recipe = load_recipe("tiny", [f"output={tmp_path}", "trainer.step_timeout_s=0.1"])
 
