@@ -88,8 +88,9 @@ class GroupPipeline:
     progress: Callable[[Event], None]
 
     async def run(self, step: int, index: int, task: Task) -> FinishedGroup:
-        """The group, published. A group of an earlier process is returned as it is; of a group that was cut short, verified
-        trajectories are kept, except in lockstep, where the group is sampled again as a whole."""
+        """The group, published. A group of an earlier process is returned as it is; of one that was cut short, or that the
+        infrastructure left without enough valid trajectories, the valid ones are kept, except in lockstep, where the group is
+        sampled again as a whole."""
         group_id = f"s{step:06d}-g{index:04d}"
         if (stored := self._stored(step, group_id, task)) is not None:
             return stored
@@ -126,12 +127,15 @@ class GroupPipeline:
 
     def _known(self, step: int, keys: list[SessionKey]) -> dict[str, Trajectory]:
         paths = {k.trajectory_id: self.layout.trajectory(step, k.trajectory_id) for k in keys}
-        return {i: from_plain(Trajectory, read_json(p)) for i, p in paths.items() if p.exists()}
+        stored = {i: from_plain(Trajectory, read_json(p)) for i, p in paths.items() if p.exists()}
+        return {i: trajectory for i, trajectory in stored.items() if trajectory.valid}
 
     def _stored(self, step: int, group_id: str, task: Task) -> FinishedGroup | None:
         path = self.layout.group(step, group_id)
         if not path.exists():
             return None
         group = from_plain(Group, read_json(path))
+        if group.credit.dropped == "too_few_valid":
+            return None
         paths = [self.layout.trajectory(step, i) for i in group.trajectory_ids]
         return FinishedGroup(group, task, [from_plain(Trajectory, read_json(p)) for p in paths])

@@ -150,17 +150,19 @@ def test_what_is_on_disk_is_not_made_again(first: tuple[Path, list[FinishedGroup
     assert kept == [t for t in groups[1].trajectories if t.id != second.trajectory_ids[2]]
 
 
-def test_a_lost_engine_makes_trajectories_invalid_and_never_failed(task: Task, tmp_path: Path) -> None:
+def test_a_lost_engine_makes_trajectories_invalid_and_a_restart_samples_them_again(task: Task, tmp_path: Path) -> None:
     class Gone:
         async def generate(self, requests: object) -> object:
             raise EngineError("gone")
 
         async def end_session(self, session_id: str) -> None: ...
 
-    async def main() -> FinishedGroup:
-        async with open_pipeline(tmp_path) as pipeline:
-            return await replace(pipeline, sampler=replace(pipeline.sampler, engine=Gone())).run(1, 0, task)
+    async def main() -> list[FinishedGroup]:
+        async with open_pipeline(tmp_path, RECIPE.model_copy(update={"deterministic": False})) as pipeline:
+            without = replace(pipeline, sampler=replace(pipeline.sampler, engine=Gone()))
+            return [await without.run(1, 0, task), await pipeline.run(1, 0, task)]
 
-    group = asyncio.run(asyncio.wait_for(main(), 150))
+    group, again = asyncio.run(asyncio.wait_for(main(), 150))
+    assert all(t.valid for t in again.trajectories)
     assert {(t.valid, t.invalid_reason) for t in group.trajectories} == {(False, "engine_failed")}
     assert group.group.credit.dropped == "too_few_valid"
