@@ -7,7 +7,7 @@ from gagar_mcore.tasks.task import Task
 def is_clean(task: Task, patch: str) -> bool:
     """True where the patch changes the files of `solution/fix.patch` and no others, in the same places, and no more lines.
     Raises OSError or PatchError where the task's own solution cannot be read."""
-    reference = parse_patch((task.directory / "solution" / "fix.patch").read_text())
+    reference = parse_patch((task.directory / "solution" / "fix.patch").read_text(errors="surrogateescape"))
     try:
         changes = parse_patch(patch)
     except PatchError:

@@ -159,5 +159,5 @@ def _unquoted(path: str) -> str:
     """Undo git's C-style quotes, which it sets around paths with unusual bytes."""
     if len(path) < 2 or not (path.startswith('"') and path.endswith('"')):
         return path
-    plain = _ESCAPE.sub(lambda m: chr(int(m[1], 8)) if m[1].isdigit() else _LETTERS.get(m[1], m[1]), path[1:-1])
+    plain = _ESCAPE.sub(lambda m: chr(int(m[1], 8)) if len(m[1]) == 3 else _LETTERS.get(m[1], m[1]), path[1:-1])
     return plain.encode("latin-1", "replace").decode("utf-8", "surrogateescape")

@@ -37,16 +37,15 @@ class _Uses:
     """How often each name occurs in a top-level block of a file; at the top level itself, in the whole file."""
 
     file: FileChange
-    counts: dict[range, Counter[str]] = field(default_factory=dict)
+    counts: dict[int, Counter[str]] = field(default_factory=dict)  # by line index, shared by the lines of a block
 
     def near(self, number: int) -> Counter[str]:
-        block = next((block for block in self.counts if number - 1 in block), None)
-        if block is None:
+        if number - 1 not in self.counts:
             block = self._block_of(number - 1)
-            self.counts[block] = Counter(
-                name for i in block for token in self.file.lines[i].code for name in _NAME.findall(token)
-            )
-        return self.counts[block]
+            names = Counter(name for i in block for token in self.file.lines[i].code for name in _NAME.findall(token))
+            for index in block:
+                self.counts.setdefault(index, names)
+        return self.counts[number - 1]
 
     def _block_of(self, index: int) -> range:
         raw = self.file.raw

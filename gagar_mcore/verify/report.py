@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
 from gagar_mcore.records.types import TestStatus
 
@@ -24,7 +24,7 @@ class _Test(_Strict):
 
 
 class _Results(_Strict):
-    tests: Annotated[list[_Test], Field(max_length=200_000)]
+    tests: Annotated[list[_Test], Field(max_length=200_000), FailFast()]
 
 
 class _Report(_Strict):

@@ -1,4 +1,5 @@
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,13 @@ def test_the_same_change_to_another_file_is_not_clean(task: Task, generated: Gen
     assert not is_clean(task, patch.replace(generated.bug.file, "other.py"))
     assert not is_clean(task, patch + patch.replace(generated.bug.file, "other.py"))
     assert not is_clean(task, "")
+
+
+def test_a_reference_of_any_bytes_is_read(task: Task, tmp_path: Path) -> None:
+    (tmp_path / "solution").mkdir()
+    reference = b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-caf\xe9\n+tea\n"
+    (tmp_path / "solution" / "fix.patch").write_bytes(reference)
+    assert is_clean(replace(task, directory=tmp_path), reference.decode(errors="surrogateescape"))
 
 
 HEADERS = [

@@ -72,6 +72,11 @@ def test_what_is_no_diff_is_refused(text):
         parse_patch(text)
 
 
+@pytest.mark.parametrize("name", ['"a/\\9"', '"\\²"', '"\\8\\777"', '"\\"', '"'])
+def test_a_name_in_broken_quotes_is_still_a_name(name):
+    assert len(parse_patch(f"diff --git {name} {name}\n--- {name}\n")) == 1
+
+
 def test_an_empty_patch_has_no_files():
     assert parse_patch("") == []
 

@@ -3,6 +3,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from gagar_mcore.verify.report import ReportError, parse_report
 
@@ -35,6 +36,13 @@ def test_statuses_are_read_by_name() -> None:
 def test_anything_else_is_refused(data: bytes) -> None:
     with pytest.raises(ReportError):
         parse_report(data)
+
+
+def test_a_report_full_of_faults_is_given_up_at_the_first() -> None:
+    with pytest.raises(ReportError) as refused:
+        parse_report(report(*[{"name": "a"}] * 1000))
+    assert isinstance(refused.value.__cause__, ValidationError)
+    assert refused.value.__cause__.error_count() == 1
 
 
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.text(), st.lists).map(lambda v: json.dumps(v).encode()))
