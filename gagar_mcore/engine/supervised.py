@@ -31,7 +31,8 @@ class SupervisedEngine:
         self._engine = engine
         self._weights, self._version = weights, version
         self._restarts = restarts
-        self._reviving = asyncio.Lock()
+        self._revival: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[Generation]:
         engine = self._engine
@@ -47,6 +48,7 @@ class SupervisedEngine:
             await self._engine.end_session(session_id)
 
     async def load_weights(self, directory: Path, version: int) -> None:
+        """Not while another call is at work."""
         self._weights, self._version = directory, version
         engine = self._engine
         try:
@@ -55,16 +57,24 @@ class SupervisedEngine:
             await self._revive(engine, error)
 
     async def close(self) -> None:
+        self._closed = True
+        if self._revival is not None:
+            self._revival.cancel()
+            await asyncio.wait([self._revival])
         await self._engine.close()
 
     async def _revive(self, engine: MortalEngine, error: EngineError) -> None:
         """Replace `engine` unless another call has done so. Raises `error` where the engine lives: it refused the call; or where
-        no restart is left."""
-        async with self._reviving:
-            if engine is not self._engine:
-                return
-            if engine.alive or self._restarts == 0:
+        no restart is left. A caller that is cancelled leaves the restart to those that wait for it too."""
+        if engine is not self._engine:
+            return
+        if self._revival is None or self._revival.done():
+            if engine.alive or self._closed or self._restarts == 0:
                 raise error
             self._restarts -= 1
-            await engine.close()
-            self._engine = await self._start(self._weights, self._version)
+            self._revival = asyncio.create_task(self._replace())
+        await asyncio.shield(self._revival)
+
+    async def _replace(self) -> None:
+        await self._engine.close()
+        self._engine = await self._start(self._weights, self._version)

@@ -83,3 +83,28 @@ def test_an_engine_that_keeps_dying_is_given_up(checkpoint, tmp_path):
         await engine.end_session("s1")
 
     supervise(checkpoint, tmp_path, 0, body)
+
+
+def test_a_caller_that_gives_up_leaves_the_restart_to_the_others(checkpoint, tmp_path):
+    async def body(engine, started):
+        kill(started[0])
+        impatient = asyncio.create_task(engine.generate([request(1)]))
+        patient = asyncio.create_task(engine.generate([request(2)]))
+        await asyncio.sleep(0.5)
+        impatient.cancel()
+        [generation] = await patient
+        return len(generation.token_ids), impatient.cancelled(), len(started)
+
+    assert supervise(checkpoint, tmp_path, 1, body) == (40, True, 2)
+
+
+def test_a_closed_engine_is_not_started_again(checkpoint, tmp_path):
+    async def body(engine, started):
+        lost = asyncio.create_task(engine.generate([request()]))
+        await asyncio.sleep(0)
+        await engine.close()
+        with pytest.raises(EngineError, match="closed"):
+            await lost
+        return len(started)
+
+    assert supervise(checkpoint, tmp_path, 3, body) == 1
