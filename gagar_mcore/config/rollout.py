@@ -39,14 +39,14 @@ class EngineSection(Section):
     kind: Literal["embedded"] = "embedded"
     max_batch: Positive = 128
     threads: Positive = 2
-    deadline_s: Seconds = 300.0
+    deadline_s: Seconds = 120.0
     start_timeout_s: Seconds = 120.0
 
 
 class RolloutSection(Section):
     """One step collects `groups_per_step` groups of `group_size` trajectories with mixed outcomes; at most
     `oversample * groups_per_step` groups are sampled for it. A session that does not finish by itself scores 0 unless
-    `submit_unfinished`. In deterministic runs the deadline must be out of reach: it is wall time."""
+    `submit_unfinished`. While sandboxes or the engine are out, a group is tried again for `outage_wait_s`. In deterministic runs the deadline must be out of reach: it is wall time."""
 
     groups_per_step: Positive = 16
     group_size: Annotated[int, Field(ge=2)] = 8
@@ -58,6 +58,7 @@ class RolloutSection(Section):
     tools: Literal["compact", "bash"] = "compact"
     submit_unfinished: bool = False
     session_deadline_s: Seconds = 300.0
+    outage_wait_s: Seconds = 600.0
     concurrent_groups: Positive = 16
 
 

@@ -43,6 +43,11 @@ def _check_rollout(recipe: Recipe, model: MimoV2Config) -> None:
         raise RecipeError(f"rollout.max_new_tokens: {rollout.max_new_tokens} leaves no room in max_context {rollout.max_context}")
     if recipe.method.min_valid > rollout.group_size:
         raise RecipeError(f"method.min_valid: {recipe.method.min_valid} exceeds rollout.group_size {rollout.group_size}")
+    if recipe.engine.deadline_s >= rollout.session_deadline_s:
+        raise RecipeError(
+            f"engine.deadline_s: {recipe.engine.deadline_s:g} must be below rollout.session_deadline_s "
+            f"{rollout.session_deadline_s:g}, or a hung engine counts as the policy's failure"
+        )
     members = max(rollout.group_size, recipe.train.eval_samples)
     if recipe.deterministic and recipe.sandbox.concurrency is not None and recipe.sandbox.concurrency < members:
         raise RecipeError(

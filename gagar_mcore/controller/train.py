@@ -61,6 +61,7 @@ async def collect_step(run: Run, services: RolloutServices, step: int, position:
         wanted=rollout.groups_per_step,
         most=round(rollout.oversample * rollout.groups_per_step),
         concurrent=rollout.concurrent_groups,
+        outage_wait_s=rollout.outage_wait_s,
         progress=progress.groups,
     )
     metrics = collection_metrics(collection, is_clean) | {"time/collect": time.monotonic() - started}

@@ -40,9 +40,9 @@ class Scripted:
 ORDER = TaskOrder([task(f"t{i}") for i in range(5)], seed=3)
 
 
-def run(scripted: Scripted, wanted: int = 3, most: int = 8, concurrent: int = 8) -> Collection:
+def run(scripted: Scripted, wanted: int = 3, most: int = 8, concurrent: int = 8, outage_wait_s: float = 0.0) -> Collection:
     pipeline = cast(GroupPipeline, scripted)
-    return asyncio.run(asyncio.wait_for(collect(pipeline, ORDER, 1, 10, wanted, most, concurrent), 10))
+    return asyncio.run(asyncio.wait_for(collect(pipeline, ORDER, 1, 10, wanted, most, concurrent, outage_wait_s), 10))
 
 
 def test_no_more_groups_are_begun_than_are_needed() -> None:
@@ -70,6 +70,21 @@ def test_a_filter_that_drops_nearly_everything_stops_at_the_bound() -> None:
 def test_a_filter_that_drops_everything_is_an_error_with_the_counts() -> None:
     with pytest.raises(CollectionError, match=r"none of 8 groups had mixed outcomes \(2 all_fail, 6 too_few_valid\)"):
         run(Scripted(["all_fail", "all_fail", "too_few_valid"]))
+
+
+def test_an_outage_is_waited_out_and_costs_no_group() -> None:
+    class Outage(Scripted):
+        calls = 0
+
+        async def run(self, step: int, index: int, task: Task) -> FinishedGroup:
+            self.calls += 1
+            self.outcomes = ["too_few_valid"] if self.calls <= 3 else [None]
+            return await super().run(step, index, task)
+
+    scripted = Outage([None])
+    collection = run(scripted, outage_wait_s=5.0)
+    assert [g.group.id for g in collection.kept] == ["g0", "g1", "g2"]
+    assert scripted.calls == 6
 
 
 def test_concurrency_is_bounded() -> None:
