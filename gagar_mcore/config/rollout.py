@@ -46,7 +46,8 @@ class EngineSection(Section):
 class RolloutSection(Section):
     """One step collects `groups_per_step` groups of `group_size` trajectories with mixed outcomes; at most
     `oversample * groups_per_step` groups are sampled for it. A session that does not finish by itself scores 0 unless
-    `submit_unfinished`. While sandboxes or the engine are out, a group is tried again for `outage_wait_s`. In deterministic runs the deadline must be out of reach: it is wall time."""
+    `submit_unfinished`. While sandboxes or the engine are out, a group is tried again for `outage_wait_s`. In deterministic runs
+    the deadline must be out of reach: it is wall time."""
 
     groups_per_step: Positive = 16
     group_size: Annotated[int, Field(ge=2)] = 8
