@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gagar_mcore.records.types import Credit, Group, Trajectory
-from gagar_mcore.rollout.batching import build_batch, prompt_mean_weights
+from gagar_mcore.rollout.batching import build_batch
 from gagar_mcore.rollout.group import FinishedGroup
 from gagar_mcore.tasks.task import Task
 
@@ -14,14 +14,6 @@ TASK = Task("task", Path(), "", Path(), Path(), (), ())
 def finished(trajectories: list[Trajectory], advantages: dict[str, float]) -> FinishedGroup:
     credit = Credit("gagar", True, None, None, 1.0, False, advantages)
     return FinishedGroup(Group("g", 1, "task", [t.id for t in trajectories], None, credit), TASK, trajectories)
-
-
-def test_every_prompt_has_the_same_total_weight_per_token() -> None:
-    counts = [[3, 5, 2], [100, 1]]
-    weights = prompt_mean_weights(counts)
-    totals = [sum(w * n for w, n in zip(ws, ns, strict=True)) for ws, ns in zip(weights, counts, strict=True)]
-    assert totals == pytest.approx([0.5, 0.5])
-    assert all(len(set(ws)) == 1 for ws in weights)
 
 
 def test_invalid_trajectories_are_left_out_and_advantages_stay_with_their_owners(
