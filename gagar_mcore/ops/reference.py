@@ -1,75 +1,130 @@
-"""The policy loss in plain PyTorch."""
-
-from dataclasses import dataclass
+"""The policy losses in plain PyTorch: what the fused step must equal."""
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-Bounds = tuple[float, float]
+from gagar_mcore.ops.behaviour import Behaviour
+from gagar_mcore.ops.layout import TokenLayout
+from gagar_mcore.ops.spec import LossSpec
+from gagar_mcore.ops.stats import PolicyStats
 
-
-@dataclass(frozen=True, slots=True)
-class PolicyStats:
-    """What a loss call saw, over its trained tokens; two calls combine by sums and maxima.
-
-    sums `[5]` float64: loss, tokens, tokens masked out, ratio, |log-prob difference|.
-    maxima `[2]` float64: ratio, |log-prob difference|.
-    """
-
-    sums: Tensor
-    maxima: Tensor
-
-    def combine(self, other: "PolicyStats") -> "PolicyStats":
-        return PolicyStats(self.sums + other.sums, torch.maximum(self.maxima, other.maxima))
-
-    def metrics(self) -> dict[str, float]:
-        loss, tokens, masked, ratio, difference = self.sums.tolist()
-        ratio_max, difference_max = self.maxima.tolist()
-        count = max(tokens, 1.0)
-        return {
-            "loss": loss,
-            "trained_tokens": tokens,
-            "masked_share": masked / count,
-            "ratio_mean": ratio / count,
-            "ratio_max": ratio_max,
-            "rollout_logprob_abs_diff": difference / count,
-            "rollout_logprob_max_diff": difference_max,
-        }
+TRAINED, FLAGGED = 1, 2
 
 
 def policy_loss(
     logprobs: Tensor,
     rollout_logprobs: Tensor,
-    loss_mask: Tensor,
+    flags: Tensor,
     advantages: Tensor,
     weights: Tensor,
-    cu_seqlens: Tensor,
-    positive_bounds: Bounds,
-    negative_bounds: Bounds,
+    layout: TokenLayout,
+    spec: LossSpec,
+    *,
+    old_logprobs: Tensor | None = None,
+    ref_logprobs: Tensor | None = None,
+    behaviour: Behaviour | None = None,
+    cp_group: dist.ProcessGroup | None = None,
 ) -> tuple[Tensor, PolicyStats]:
-    """L = - sum_s w_s A_s sum_t sg[r_t] M_t log pi_t over the tokens t of sequence s with `loss_mask` 1, where
-    r = pi / mu (mu recorded at generation) and M is 1 where r lies within the bounds of the advantage's sign
-    (MiMo-V2.6's policy loss; the weight w_s carries the whole aggregation).
+    """The arguments and results of `gagar_mcore.ops.policy_loss`, in the precision of `logprobs`, at least float32."""
+    precision = torch.promote_types(logprobs.dtype, torch.float32)
+    token = layout.predicted_tokens()
+    place = torch.nonzero((token >= 0) & ((flags[token] & TRAINED) > 0))[:, 0] if len(flags) else token[:0]
+    sequence, token = layout.sequences()[place], token[place]
+    new = logprobs[place].to(precision)
+    rollout = rollout_logprobs[token].to(precision)
+    old = rollout if old_logprobs is None else old_logprobs.detach()[place].to(precision)
+    outcome, weight = advantages[sequence].to(precision), weights[sequence].to(precision)
+    flagged = (flags[token] & FLAGGED) > 0
+    advantage = outcome if behaviour is None else shaped(outcome, flagged, behaviour)
 
-    logprobs, rollout_logprobs `[T]` float, loss_mask `[T]`, advantages, weights `[S]` float64, cu_seqlens `[S + 1]`.
-    Returns the scalar loss, whose gradient flows to `logprobs` only, and the statistics of the call. The sum is over
-    what is given: parts of a batch add up to the whole.
-    """
-    trained = loss_mask.bool()
-    sequence = torch.repeat_interleave(torch.arange(len(advantages), device=cu_seqlens.device), cu_seqlens.diff())[trained]
-    logprob = logprobs[trained]
-    difference = logprob.detach().double() - rollout_logprobs[trained].double()
-    ratio = difference.exp()
-    advantage = advantages[sequence]
-    low, high = (torch.where(advantage >= 0, p, n) for p, n in zip(positive_bounds, negative_bounds, strict=True))
-    kept = (ratio >= low) & (ratio <= high)
-    coefficient = torch.where(kept, weights[sequence] * advantage * ratio, 0.0)
-    loss = -(coefficient * logprob).sum()
-    return loss, _stats(loss.detach(), ratio, difference.abs(), kept)
+    log_ratio = new - old
+    if spec.name == "gspo":
+        means = sequence_means(log_ratio.detach(), sequence, layout.num_sequences, cp_group)
+        log_ratio = means[sequence] + new - new.detach()
+    ratio = log_ratio.exp()
+    value, masked = token_losses(new, ratio, advantage, outcome, spec)
+    importance, truncated = torch.ones_like(rollout), torch.zeros_like(flagged)
+    if spec.tis_cap is not None:
+        importance = (old - rollout).exp()
+        truncated = importance > spec.tis_cap
+        importance = importance.clamp(max=spec.tis_cap)
+    kl = torch.zeros_like(rollout)
+    if ref_logprobs is not None:
+        gap = ref_logprobs.detach()[place].to(precision) - new
+        kl = gap.expm1() - gap
+    loss = (weight * (importance * value + spec.kl_coef * kl)).double().sum()
+    difference = (new - rollout).abs()
+    positive = outcome >= 0
+    per_token = (
+        torch.ones_like(rollout),
+        masked & positive,
+        masked & ~positive,
+        ratio,
+        difference,
+        rollout - new,
+        kl,
+        importance,
+        truncated,
+        flagged,
+    )
+    sums = torch.stack([loss.detach(), *(column.detach().double().sum() for column in per_token)])
+    floor = rollout.new_zeros(1)
+    maxima = torch.stack([torch.cat([floor, column.detach()]).max().double() for column in (ratio, difference)])
+    return loss, PolicyStats(sums, maxima)
 
 
-def _stats(loss: Tensor, ratio: Tensor, difference: Tensor, kept: Tensor) -> PolicyStats:
-    count = torch.tensor(float(len(ratio)), dtype=torch.float64, device=ratio.device)
-    sums = torch.stack([loss.double(), count, (~kept).sum().double(), ratio.sum(), difference.sum()])
-    floor = ratio.new_zeros(1)
-    return PolicyStats(sums, torch.stack([torch.cat([floor, ratio]).max(), torch.cat([floor, difference]).max()]))
+def token_losses(logprob: Tensor, ratio: Tensor, advantage: Tensor, outcome: Tensor, spec: LossSpec) -> tuple[Tensor, Tensor]:
+    """Loss of each token and whether mask or clip changed it; bounds go by the sign of the sequence's `outcome` advantage.
+
+    With r the ratio and sg its value without gradient:
+    mimo (MiMo-V2.6, reported): -sg[r] M A log pi, M = 1 within the bounds and else 0.
+    ppo (Schulman et al. 2017, arXiv 1707.06347): max(-r A, -clip(r) A); at A < 0 at most -dual_clip A
+        (Ye et al. 2020, arXiv 1912.09729).
+    gspo (Zheng et al. 2025, arXiv 2507.18071), token form: the same where r is the geometric mean ratio of the sequence.
+    cispo (MiniMax-M1, arXiv 2506.13585): -sg[clip(r)] A log pi."""
+    assert spec.positive_bounds and spec.negative_bounds
+    bounds = outcome.new_tensor([spec.negative_bounds, spec.positive_bounds])
+    low, high = bounds[(outcome >= 0).long()].unbind(dim=1)
+    clipped = torch.where(ratio < low, low, torch.where(ratio > high, high, ratio))
+    outside = (ratio < low) | (ratio > high)
+    if spec.name == "mimo":
+        return -torch.where(outside, 0.0, ratio.detach()) * advantage * logprob, outside
+    if spec.name == "cispo":
+        return -clipped.detach() * advantage * logprob, outside
+    free, bounded = -ratio * advantage, -clipped * advantage
+    masked = bounded > free
+    value = torch.where(masked, bounded, free)
+    if spec.name == "ppo" and spec.dual_clip is not None:
+        ceiling = -spec.dual_clip * advantage
+        too_high = (advantage < 0) & (value > ceiling)
+        masked, value = masked | too_high, torch.where(too_high, ceiling, value)
+    return value, masked
+
+
+def shaped(outcome: Tensor, flagged: Tensor, behaviour: Behaviour) -> Tensor:
+    """Token advantages after behaviour shaping."""
+    alpha, beta = behaviour.scale.to(outcome.dtype)
+    gain = torch.where(flagged, 0.0, alpha)
+    cost = torch.where(flagged, behaviour.kappa, beta)
+    return torch.where(outcome > 0, gain, cost) * outcome
+
+
+def sequence_means(values: Tensor, sequence: Tensor, num_sequences: int, cp_group: dist.ProcessGroup | None) -> Tensor:
+    """Mean `[S]` over each sequence's tokens on all context-parallel ranks, 0 where it has none."""
+    sums = torch.zeros(num_sequences, 2, dtype=torch.float64, device=values.device)
+    sums.index_add_(0, sequence, torch.stack([values.double(), torch.ones_like(values).double()], dim=1))
+    if cp_group is not None:
+        dist.all_reduce(sums, group=cp_group)
+    return (sums[:, 0] / sums[:, 1].clamp(min=1)).to(values.dtype)
+
+
+def token_advantages(flags: Tensor, advantages: Tensor, layout: TokenLayout, behaviour: Behaviour | None = None) -> Tensor:
+    """The arguments and result of `gagar_mcore.ops.token_advantages`."""
+    token, sequence = layout.predicted_tokens(), layout.sequences()
+    out = torch.zeros(layout.num_local, device=flags.device)
+    place = torch.nonzero((token >= 0) & ((flags[token] & TRAINED) > 0))[:, 0] if len(flags) else token[:0]
+    outcome = advantages[sequence[place]].float()
+    flagged = (flags[token[place]] & FLAGGED) > 0
+    out[place] = outcome if behaviour is None else shaped(outcome, flagged, behaviour)
+    return out

@@ -10,7 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gagar_mcore.config.learning import LossSection, OptimizerSection, TrainerSection
-from gagar_mcore.ops.reference import PolicyStats, policy_loss
+from gagar_mcore.ops.layout import TokenLayout
+from gagar_mcore.ops.reference import policy_loss
+from gagar_mcore.ops.spec import LossSpec
+from gagar_mcore.ops.stats import PolicyStats
 from gagar_mcore.records.batch import Batch
 from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens, select, select_bounds
 from gagar_mcore.trainer.packing import plan_microbatches
@@ -62,17 +65,10 @@ def policy_parts(batch: Batch, trainer: TrainerSection) -> list[PolicyPart]:
 
 def part_loss(section: LossSection, part: PolicyPart, logprobs: Tensor) -> tuple[Tensor, PolicyStats]:
     """logprobs `[N]` of the scored tokens, which are those with loss mask 1."""
-    spread = logprobs.new_zeros(len(part.loss_mask)).index_put((part.packed_tokens.scored,), logprobs)
-    return policy_loss(
-        spread,
-        part.rollout_logprobs,
-        part.loss_mask,
-        part.advantages,
-        part.weights,
-        part.cu_seqlens,
-        section.positive_bounds,
-        section.negative_bounds,
-    )
+    layout = TokenLayout.build(part.cu_seqlens)
+    spread = logprobs.new_zeros(layout.num_local).index_put((part.packed_tokens.scored - 1,), logprobs)
+    spec = LossSpec(section.name, section.positive_bounds, section.negative_bounds)
+    return policy_loss(spread, part.rollout_logprobs, part.loss_mask, part.advantages, part.weights, layout, spec)
 
 
 def learning_rate(section: OptimizerSection, step: int) -> float:

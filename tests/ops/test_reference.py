@@ -1,122 +1,72 @@
-import math
-
-import numpy as np
 import pytest
 import torch
+from loss_cases import by_formula, random_case
 
-from gagar_mcore.ops.reference import PolicyStats, policy_loss
+from gagar_mcore.ops.behaviour import Behaviour
+from gagar_mcore.ops.layout import TokenLayout
+from gagar_mcore.ops.reference import policy_loss
+from gagar_mcore.ops.spec import LossSpec
+from gagar_mcore.ops.stats import SUMS, PolicyStats
 
-LENGTHS = (6, 9, 4, 7, 5)
-ALL = tuple(range(len(LENGTHS)))
-POSITIVE, NEGATIVE = (0.5, 2.0), (0.8, 1.2)
-
-
-def columns(seed: int = 0):
-    rng = np.random.default_rng(seed)
-    total = sum(LENGTHS)
-    mask = rng.random(total) < 0.6
-    mask[np.cumsum([0, *LENGTHS[:-1]])] = False
-    logprobs = -rng.random(total)
-    return {
-        "logprobs": logprobs,
-        "rollout_logprobs": logprobs + 0.6 * rng.standard_normal(total),
-        "loss_mask": mask.astype(np.uint8),
-        "advantages": np.array([0.7, -0.4, 0.0, -0.9, 0.3]),
-        "weights": rng.random(len(LENGTHS)) / 10,
-    }
+LENGTHS = (6, 9, 1, 0, 4, 7, 5)
+SHAPING = Behaviour(torch.tensor([1.3, 0.7], dtype=torch.float64), torch.tensor(0), 2.0)
+SPECS = [
+    LossSpec("mimo", (0.5, 2.0), (0.8, 1.2)),
+    LossSpec("ppo", (0.8, 1.3), (0.7, 1.2), dual_clip=1.5, tis_cap=1.1),
+    LossSpec("ppo", dual_clip=None, kl_coef=0.1),
+    LossSpec("gspo", (0.9, 1.1), (0.8, 1.2), tis_cap=1.0),
+    LossSpec("cispo", (0.0, 1.2), (0.9, 1.5), tis_cap=1.2, kl_coef=0.02),
+]
 
 
-def call(data, sequences=ALL):
-    """The loss of some of the sequences, and the leaf it was computed from."""
-    bounds = np.cumsum([0, *LENGTHS])
-    index = np.concatenate([np.arange(bounds[s], bounds[s + 1]) for s in sequences])
-    leaf = torch.tensor(data["logprobs"][index], dtype=torch.float64, requires_grad=True)
-    loss, stats = policy_loss(
-        leaf,
-        torch.tensor(data["rollout_logprobs"][index]),
-        torch.tensor(data["loss_mask"][index]),
-        torch.tensor(data["advantages"][list(sequences)]),
-        torch.tensor(data["weights"][list(sequences)]),
-        torch.tensor(np.cumsum([0, *(LENGTHS[s] for s in sequences)])),
-        POSITIVE,
-        NEGATIVE,
-    )
-    return loss, stats, leaf, index
-
-
-def token_by_token(data):
-    """Loss and gradient by the formula, one token at a time."""
-    loss, gradient = 0.0, np.zeros(sum(LENGTHS))
-    token = 0
-    for sequence, length in enumerate(LENGTHS):
-        for _ in range(length):
-            advantage = data["advantages"][sequence]
-            ratio = math.exp(data["logprobs"][token] - data["rollout_logprobs"][token])
-            low, high = POSITIVE if advantage >= 0 else NEGATIVE
-            if data["loss_mask"][token] and low <= ratio <= high:
-                gradient[token] = -data["weights"][sequence] * advantage * ratio
-                loss += gradient[token] * data["logprobs"][token]
-            token += 1
-    return loss, gradient
-
-
-def test_loss_and_gradient_follow_the_formula():
-    data = columns()
-    loss, _, leaf, _ = call(data)
+def run(case, spec, layout, **extra):
+    """Loss, statistics and the gradient as it lies at the logits."""
+    leaf = case.local(case.logprobs, layout).requires_grad_()
+    local = {name: case.local(column, layout) for name, column in extra.items() if name.endswith("logprobs")}
+    loss, stats = policy_loss(leaf, case.rollout, case.flags, case.advantages, case.weights, layout, spec, **{**extra, **local})
     loss.backward()
-    expected, gradient = token_by_token(data)
+    return loss, stats, leaf.grad
+
+
+@pytest.mark.parametrize("behaviour", [None, SHAPING], ids=["plain", "shaped"])
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_loss_gradient_and_sums_follow_the_formula(spec, behaviour):
+    case, layout = random_case(LENGTHS), TokenLayout.build(random_case(LENGTHS).cu_seqlens, multiple=4, num_local=60)
+    old, ref = spec.tis_cap is not None, spec.kl_coef > 0
+    extra = ({"old_logprobs": case.old} if old else {}) | ({"ref_logprobs": case.ref} if ref else {})
+    loss, stats, gradient = run(case, spec, layout, behaviour=behaviour, **extra)
+    expected, slopes, sums = by_formula(case, spec, old=old, ref=ref, behaviour=behaviour)
 
     assert loss.item() == pytest.approx(expected, rel=1e-12)
-    np.testing.assert_allclose(leaf.grad.numpy(), gradient, rtol=1e-12)
-    assert np.count_nonzero(gradient) < data["loss_mask"].sum()  # the bounds mask some tokens
-
-
-@pytest.mark.parametrize("cuts", [1, 2, 5])
-def test_parts_of_a_batch_add_up_to_the_whole(cuts):
-    data = columns()
-    whole, whole_stats, leaf, _ = call(data)
-    whole.backward()
-    total, gradient, stats = 0.0, np.zeros(sum(LENGTHS)), None
-    for sequences in np.array_split(np.arange(len(LENGTHS)), cuts):
-        loss, part, part_leaf, index = call(data, sequences)
-        loss.backward()
-        total += loss.item()
-        gradient[index] = part_leaf.grad
-        stats = part if stats is None else stats.combine(part)
-
-    assert total == pytest.approx(whole.item(), abs=1e-6)
-    np.testing.assert_allclose(gradient, leaf.grad, atol=1e-6)
-    assert stats.metrics() == pytest.approx(whole_stats.metrics(), abs=1e-6)
+    torch.testing.assert_close(gradient, case.local(slopes, layout), rtol=1e-10, atol=1e-15)
+    got = dict(zip(SUMS, stats.sums.tolist(), strict=True))
+    assert {name: got[name] for name in sums} == pytest.approx(sums, rel=1e-10)
+    if spec.name != "gspo":
+        assert sums["masked_positive"] > 0 and sums["masked_negative"] > 0  # the bounds bite on both sides
 
 
 def test_metrics_speak_of_trained_tokens():
-    data = columns()
-    trained = data["loss_mask"].astype(bool)
-    difference = (data["logprobs"] - data["rollout_logprobs"])[trained]
-    advantage = np.repeat(data["advantages"], LENGTHS)[trained]
-    ratio = np.exp(difference)
-    low, high = np.where(advantage >= 0, POSITIVE[0], NEGATIVE[0]), np.where(advantage >= 0, POSITIVE[1], NEGATIVE[1])
-    loss, stats, _, _ = call(data)
+    case = random_case(LENGTHS)
+    layout = TokenLayout.build(case.cu_seqlens)
+    _, stats, _ = run(case, LossSpec("mimo", (0.5, 2.0), (0.8, 1.2)), layout)
+    token = layout.predicted_tokens()
+    trained = token[(token >= 0) & ((case.flags[token] & 1) > 0)]
+    difference = (case.logprobs - case.rollout)[trained]
+    metrics = stats.metrics()
 
-    assert stats.metrics() == pytest.approx(
-        {
-            "loss": loss.item(),
-            "trained_tokens": trained.sum(),
-            "masked_share": np.mean((ratio < low) | (ratio > high)),
-            "ratio_mean": ratio.mean(),
-            "ratio_max": ratio.max(),
-            "rollout_logprob_abs_diff": np.abs(difference).mean(),
-            "rollout_logprob_max_diff": np.abs(difference).max(),
-        }
-    )
+    assert metrics["trained_tokens"] == len(trained)
+    assert metrics["ratio_mean"] == pytest.approx(difference.exp().mean().item())
+    assert metrics["ratio_max"] == pytest.approx(difference.exp().max().item())
+    assert metrics["rollout_logprob_abs_diff"] == pytest.approx(difference.abs().mean().item())
+    assert metrics["rollout_logprob_max_diff"] == pytest.approx(difference.abs().max().item())
+    assert metrics["rollout_kl"] == pytest.approx(-difference.mean().item())
+    assert metrics["masked_share"] == metrics["masked_positive_share"] + metrics["masked_negative_share"]
 
 
 def test_a_part_without_trained_tokens_is_zero_and_differentiable():
-    data = columns()
-    data["loss_mask"][:] = 0
-    loss, stats, leaf, _ = call(data)
-    loss.backward()
+    case = random_case(LENGTHS, trained=0.0)
+    loss, stats, gradient = run(case, LossSpec(), TokenLayout.build(case.cu_seqlens))
 
     assert loss.item() == 0
-    assert not leaf.grad.any()
-    assert stats.metrics() == PolicyStats(torch.zeros(5), torch.zeros(2)).metrics()
+    assert not gradient.any()
+    assert stats.metrics() == PolicyStats(torch.zeros(len(SUMS)), torch.zeros(2)).metrics()
