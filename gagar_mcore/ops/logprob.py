@@ -1,0 +1,204 @@
+"""Log-probabilities and entropies under a linear output layer whose logits never exist as a whole."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gagar_mcore.ops.logprob_blocks import Blocks, block_gradient, block_terms, merge_terms, plan_blocks, row_factors
+
+CHUNK_BYTES = 256 << 20
+Entropy = Literal["none", "detached", "differentiable"]
+
+
+def linear_logprobs(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = 1.0,
+    group: dist.ProcessGroup | None = None,
+    entropy: Entropy = "none",
+    reduce_hidden_grad: bool = True,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> tuple[Tensor, Tensor | None]:
+    """log softmax(hidden @ weight.T / temperature) at `targets`, and the entropy of that distribution.
+
+    hidden `[N, H]`, weight `[V / TP, H]` of one dtype (float16, bfloat16, float32 or float64), targets `[N]` int64.
+    Returns log-probs `[N]` and, where `entropy` asks for it, entropies `[N]` in nats, both float32 (float64 for float64
+    inputs). Sums and accumulated products are float32, gradients come in their inputs' dtype. "detached" entropy has no
+    gradient and keeps nothing for a backward pass. The same inputs on the same machine give the same bits.
+
+    Vocabulary-parallel over `group`: its rank r holds the rows of `weight` from r V / TP on, and all ranks pass the same
+    `hidden` and `targets`. The gradient of `hidden` is summed over the group, unless `reduce_hidden_grad` is false: then
+    each rank gets its own part of the sum, for a caller whose backward pass adds the parts up, as the gather of Megatron's
+    sequence parallelism does. One all-gather forward, at most one all-reduce backward.
+
+    Memory: logits are computed in blocks, forward and again backward, in at most `chunk_bytes` of scratch; beside that live
+    the inputs, the gradients asked for (the weight's also in float32 where it is of a smaller dtype) and, per token,
+    64 + 48 TP bytes. Nothing grows with V N.
+
+    Raises ValueError for shapes, dtypes or devices that do not fit together, and for targets outside [0, V); on CUDA, where
+    looking would wait for the device, such a target's log-prob is NaN.
+    """
+    shard = _Shard(temperature, group, entropy, reduce_hidden_grad, chunk_bytes)
+    _check_tensors(hidden, weight, targets)
+    _check_options(shard)
+    if not targets.is_cuda:
+        _check_range(targets, len(weight) * shard.size)
+    logprobs, entropies = _LinearLogprobs.apply(hidden, weight, targets, shard)
+    return logprobs, entropies
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    temperature: float
+    group: dist.ProcessGroup | None
+    entropy: Entropy
+    reduce_hidden_grad: bool
+    chunk_bytes: int
+
+    @property
+    def size(self) -> int:
+        return 1 if self.group is None else dist.get_world_size(self.group)
+
+    @property
+    def rank(self) -> int:
+        return 0 if self.group is None else dist.get_rank(self.group)
+
+    def blocks(self, hidden: Tensor, weight: Tensor) -> Blocks:
+        return plan_blocks(len(hidden), *weight.shape, self.chunk_bytes, _precision(hidden).itemsize)
+
+
+class _LinearLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, shard: _Shard) -> tuple[Tensor, Tensor | None]:
+        local_targets = targets - shard.rank * len(weight)
+        terms = _over_group(_shard_terms(hidden, weight, local_targets, shard), shard)
+        ctx.shard = shard
+        ctx.save_for_backward(hidden, weight, local_targets, terms)
+        ctx.set_materialize_grads(False)
+        maximum, total, target, moment = terms
+        log_total = total.log()
+        in_range = (targets >= 0) & (targets < len(weight) * shard.size)
+        logprobs = torch.where(in_range, target - maximum - log_total, torch.nan)
+        if shard.entropy == "none":
+            return logprobs, None
+        entropy = log_total - moment / total
+        if shard.entropy == "detached":
+            ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, targets, terms = ctx.saved_tensors
+        wants_hidden, wants_weight = ctx.needs_input_grad[:2]
+        precision = _precision(hidden)
+        grad_hidden = torch.empty_like(hidden) if wants_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=precision) if wants_weight else None
+        factors = row_factors(terms, grad_logprobs, grad_entropy)
+        blocks = ctx.shard.blocks(hidden, weight)
+        for rows in blocks.over_tokens():
+            part = _operand(hidden[rows])
+            grad_part = torch.zeros_like(part, dtype=precision)
+            for columns in blocks.over_vocabulary():
+                shard_weight = _operand(weight[columns])
+                logits = _logits(part, shard_weight, ctx.shard.temperature)
+                in_block = targets[rows] - columns.start
+                gradient = block_gradient(logits, in_block, factors[:, rows], grad_entropy is not None)
+                gradient = _tempered(gradient, ctx.shard.temperature).to(part.dtype)
+                if grad_hidden is not None:
+                    _add_product(grad_part, gradient, shard_weight)
+                if grad_weight is not None:
+                    _add_product(grad_weight[columns], gradient.T, part)
+            if grad_hidden is not None:
+                grad_hidden[rows] = grad_part
+        if grad_hidden is not None and ctx.shard.reduce_hidden_grad and ctx.shard.size > 1 and len(hidden):
+            dist.all_reduce(grad_hidden, group=ctx.shard.group)
+        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None
+
+
+def _shard_terms(hidden: Tensor, weight: Tensor, targets: Tensor, shard: _Shard) -> Tensor:
+    """Terms `[4, N]` of this rank's part of the vocabulary, see `logprob_blocks`."""
+    blocks = shard.blocks(hidden, weight)
+    terms = hidden.new_empty(4, len(hidden), dtype=_precision(hidden))
+    for rows in blocks.over_tokens():
+        part = _operand(hidden[rows])
+        running: Tensor | None = None
+        for columns in blocks.over_vocabulary():
+            logits = _logits(part, _operand(weight[columns]), shard.temperature)
+            block = block_terms(logits, targets[rows] - columns.start, shard.entropy != "none")
+            running = block if running is None else merge_terms(torch.stack([running, block]))
+        terms[:, rows] = running
+    return terms
+
+
+def _over_group(terms: Tensor, shard: _Shard) -> Tensor:
+    """Merged in the order of ranks, the same bits on each."""
+    if shard.size == 1 or terms.shape[1] == 0:
+        return terms
+    gathered = terms.new_empty(shard.size, *terms.shape)
+    dist.all_gather_into_tensor(gathered.view(-1, terms.shape[1]), terms, group=shard.group)
+    return merge_terms(gathered)
+
+
+def _precision(tensor: Tensor) -> torch.dtype:
+    """That of sums and of accumulated products."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _operand(tensor: Tensor) -> Tensor:
+    """As a product takes it: CUDA multiplies small types with a float32 accumulator, the CPU would round the result."""
+    return tensor if tensor.is_cuda else tensor.to(_precision(tensor))
+
+
+def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    precision = _precision(hidden)
+    return _tempered(hidden @ weight.T if hidden.dtype == precision else _mixed_product(hidden, weight.T), temperature)
+
+
+def _tempered(block: Tensor, temperature: float) -> Tensor:
+    return block if temperature == 1.0 else block.div_(temperature)
+
+
+def _add_product(into: Tensor, left: Tensor, right: Tensor) -> None:
+    if right.dtype == into.dtype:
+        into.addmm_(left, right)
+    else:
+        into.add_(_mixed_product(left, right))
+
+
+def _mixed_product(left: Tensor, right: Tensor) -> Tensor:
+    return torch.mm(left, right, out_dtype=torch.float32)
+
+
+def _check_tensors(hidden: Tensor, weight: Tensor, targets: Tensor) -> None:
+    if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1] or not len(weight):
+        raise ValueError(f"hidden must be [N, H] and weight [V / TP, H], not {[*hidden.shape]} and {[*weight.shape]}")
+    if targets.shape != hidden.shape[:1]:
+        raise ValueError(f"targets must be [{len(hidden)}], one for each row of hidden, not {[*targets.shape]}")
+    if hidden.dtype != weight.dtype or not hidden.is_floating_point():
+        raise ValueError(f"hidden and weight must be of one floating-point dtype, not {hidden.dtype} and {weight.dtype}")
+    if targets.dtype != torch.int64:
+        raise ValueError(f"targets must be int64, not {targets.dtype}")
+    if not hidden.device == weight.device == targets.device:
+        raise ValueError(f"hidden, weight and targets lie on {hidden.device}, {weight.device} and {targets.device}")
+
+
+def _check_options(shard: _Shard) -> None:
+    if not (math.isfinite(shard.temperature) and shard.temperature > 0):
+        raise ValueError(f"temperature must be positive and finite, not {shard.temperature}")
+    if shard.entropy not in ("none", "detached", "differentiable"):
+        raise ValueError(f'entropy must be "none", "detached" or "differentiable", not {shard.entropy!r}')
+
+
+def _check_range(targets: Tensor, vocabulary: int) -> None:
+    outside = ((targets < 0) | (targets >= vocabulary)).nonzero()
+    if len(outside):
+        position = int(outside[0])
+        raise ValueError(f"targets[{position}] is {int(targets[position])}, outside a vocabulary of {vocabulary}")
