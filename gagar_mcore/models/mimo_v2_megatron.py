@@ -1,6 +1,7 @@
 """MiMo-V2 as a Megatron GPT model: transformer configuration and layer specifications."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
@@ -13,6 +14,7 @@ from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
+from torch import Tensor
 
 from gagar_mcore.models.mimo_v2 import MimoV2Config
 from gagar_mcore.models.mimo_v2_attention import MimoAttention
@@ -71,13 +73,21 @@ def transformer_config(model: MimoV2Config, parallelism: Parallelism, router_bia
     )
 
 
-def build_model(model: MimoV2Config, config: TransformerConfig) -> GPTModel:
+class MimoModel(GPTModel):
+    """Ends with the final hidden states: `output_layer` makes logits of them, `ops.logprob` log-probs without logits."""
+
+    def _postprocess(self, hidden_states: Tensor, **_: Any) -> Tensor:
+        return hidden_states
+
+
+def build_model(model: MimoV2Config, config: TransformerConfig) -> MimoModel:
     """The local shard of the model, weights not yet set. Its forward pass takes tokens `[1, T]` with
-    `packed_seq_params=packed_sequences(...)` and returns logits `[1, T, vocabulary / TP]`."""
+    `packed_seq_params=packed_sequences(...)` and returns hidden states `[T, 1, hidden]`, of which a rank holds `T / TP` under
+    sequence parallelism."""
     spec = TransformerBlockSubmodules(
         layer_specs=[_layer_spec(model, moe) for moe in model.moe_layers], layer_norm=WrappedTorchNorm
     )
-    gpt = GPTModel(config, spec, model.vocab_size, model.max_positions, position_embedding_type="none")
+    gpt = MimoModel(config, spec, model.vocab_size, model.max_positions, position_embedding_type="none")
     _mark_shards(gpt)
     for name, parameter in gpt.named_parameters():
         if ".experts." in name:

@@ -71,7 +71,7 @@ class _Shard:
         return 0 if self.group is None else dist.get_rank(self.group)
 
     def blocks(self, hidden: Tensor, weight: Tensor) -> Blocks:
-        return plan_blocks(len(hidden), *weight.shape, self.chunk_bytes, _precision(hidden).itemsize)
+        return plan_blocks(len(hidden), len(weight), weight.shape[1], self.chunk_bytes, _precision(hidden).itemsize)
 
 
 class _LinearLogprobs(torch.autograd.Function):

@@ -80,7 +80,7 @@ def sft_parts(data: SftData, trainer: TrainerSection, step: int) -> list[SftPart
     return [_part(data, [first + i for i in sequences], denominator, trainer.tp) for sequences in plan]
 
 
-def part_loss(part: SftPart, logprobs: Tensor) -> tuple[Tensor, Tensor]:
+def part_loss(part: SftPart, logprobs: Tensor, _entropies: Tensor) -> tuple[Tensor, Tensor]:
     """The part's share of the weighted mean negative log-likelihood of the step; logprobs `[N]`."""
     loss = -(part.weights * logprobs).sum()
     return loss, loss.detach()

@@ -33,6 +33,21 @@ class PolicyPart:
     cu_seqlens: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class PartStats:
+    """Statistics of a micro-batch's loss, and the sum of its trained tokens' entropies, float64."""
+
+    loss: PolicyStats
+    entropy: Tensor
+
+    def combine(self, other: "PartStats") -> "PartStats":
+        return PartStats(self.loss.combine(other.loss), self.entropy + other.entropy)
+
+    def metrics(self) -> dict[str, float]:
+        metrics = self.loss.metrics()
+        return {**metrics, "entropy": float(self.entropy) / max(metrics["trained_tokens"], 1.0)}
+
+
 def apply_batch(policy: Policy, batch: Batch, trainer: TrainerSection, temperature: float, step: int) -> dict[str, float]:
     """Take the optimizer step `step` (from 1) on `batch`; returns metrics by name. A collective."""
     started = time.perf_counter()
@@ -40,8 +55,9 @@ def apply_batch(policy: Policy, batch: Batch, trainer: TrainerSection, temperatu
     stats = accumulate_gradients(policy, parts, partial(part_loss, trainer.loss), temperature)
     lr = learning_rate(trainer.optimizer, step)
     grad_norm = step_optimizer(policy, lr, trainer.optimizer.weight_decay)
-    measured = reduce(PolicyStats.combine, stats)
-    total = PolicyStats(over_replicas(measured.sums), over_replicas(measured.maxima, dist.ReduceOp.MAX))
+    measured = reduce(PartStats.combine, stats)
+    losses = PolicyStats(over_replicas(measured.loss.sums), over_replicas(measured.loss.maxima, dist.ReduceOp.MAX))
+    total = PartStats(losses, over_replicas(measured.entropy))
     seconds = time.perf_counter() - started
     metrics = {
         **total.metrics(),
@@ -63,12 +79,13 @@ def policy_parts(batch: Batch, trainer: TrainerSection) -> list[PolicyPart]:
     return [_part(batch, sequences, trainer.tp) for sequences in plan[data_parallel_rank()]]
 
 
-def part_loss(section: LossSection, part: PolicyPart, logprobs: Tensor) -> tuple[Tensor, PolicyStats]:
-    """logprobs `[N]` of the scored tokens, which are those with loss mask 1."""
+def part_loss(section: LossSection, part: PolicyPart, logprobs: Tensor, entropies: Tensor) -> tuple[Tensor, PartStats]:
+    """logprobs, entropies `[N]` of the scored tokens, which are those with loss mask 1."""
     layout = TokenLayout.build(part.cu_seqlens)
     spread = logprobs.new_zeros(layout.num_local).index_put((part.packed_tokens.scored - 1,), logprobs)
     spec = LossSpec(section.name, section.positive_bounds, section.negative_bounds)
-    return policy_loss(spread, part.rollout_logprobs, part.loss_mask, part.advantages, part.weights, layout, spec)
+    loss, stats = policy_loss(spread, part.rollout_logprobs, part.loss_mask, part.advantages, part.weights, layout, spec)
+    return loss, PartStats(stats, entropies.double().sum())
 
 
 def learning_rate(section: OptimizerSection, step: int) -> float:

@@ -8,9 +8,10 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
 
+from gagar_mcore.ops.logprob import linear_logprobs
 from gagar_mcore.trainer.microbatch import PackedTokens
 from gagar_mcore.trainer.setup import Policy
 
@@ -25,32 +26,43 @@ Stats = TypeVar("Stats")
 
 
 def run_model(gpt: Any, batch: PackedTokens) -> Tensor:
-    """Logits `[1, T, vocabulary / TP]`."""
+    """Final hidden states `[T, 1, hidden]`; with sequence parallelism this rank's `T / TP` of them."""
     tokens = batch.tokens[None]
-    logits: Tensor = gpt(tokens, batch.packed.positions[None], None, packed_seq_params=batch.packed)
-    return logits
+    hidden: Tensor = gpt(tokens, batch.packed.positions[None], None, packed_seq_params=batch.packed)
+    return hidden
 
 
-def scored_logprobs(logits: Tensor, batch: PackedTokens, temperature: float) -> Tensor:
-    """Log-probabilities `[N]` float32 of the scored tokens under the model's distribution at `temperature`, from its logits
-    `[1, T, vocabulary / TP]`; those that predict a token stand one place before it."""
-    rows = logits[0].index_select(0, batch.scored - 1).float() / temperature
-    losses: Tensor = vocab_parallel_cross_entropy(rows[:, None], batch.tokens[batch.scored][:, None])
-    return -losses[:, 0]
+def scored_logprobs(gpt: Any, hidden: Tensor, batch: PackedTokens, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the scored tokens and, without gradient, entropies of the model's distribution at `temperature`,
+    both `[N]` float32, from what `run_model` gave. The hidden state that predicts a token stands one place before it."""
+    gathered = gpt.config.sequence_parallel
+    if gathered:  # its backward pass adds up what the vocabulary's shards contribute, as before any column-parallel layer
+        hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=True)
+    logprobs, entropies = linear_logprobs(
+        hidden[:, 0].index_select(0, batch.scored - 1),
+        gpt.output_layer.weight,
+        batch.tokens[batch.scored],
+        temperature=temperature,
+        group=parallel_state.get_tensor_model_parallel_group(),
+        entropy="detached",
+        reduce_hidden_grad=not gathered,
+    )
+    assert entropies is not None
+    return logprobs, entropies
 
 
 def accumulate_gradients(
-    policy: Policy, parts: Sequence[Part], loss: Callable[[Part, Tensor], tuple[Tensor, Stats]], temperature: float = 1.0
+    policy: Policy, parts: Sequence[Part], loss: Callable[[Part, Tensor, Tensor], tuple[Tensor, Stats]], temperature: float = 1.0
 ) -> list[Stats]:
-    """Sum the gradient of `loss(part, logprobs)` over `parts` and over all ranks into the model's gradient buffers;
-    returns this rank's statistics, one a part. A collective: every rank runs as many parts."""
+    """Sum the gradient of `loss(part, logprobs, entropies)`, see `scored_logprobs`, over `parts` and over all ranks into the
+    model's gradient buffers; returns this rank's statistics, one a part. A collective: every rank runs as many parts."""
 
     def forward(data: Any, gpt: Any) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor, Stats]]]:
         part = next(data)
         return run_model(gpt, part.packed_tokens), partial(finish, part)
 
-    def finish(part: Part, logits: Tensor) -> tuple[Tensor, Tensor, Stats]:
-        value, stats = loss(part, scored_logprobs(logits, part.packed_tokens, temperature))
+    def finish(part: Part, hidden: Tensor) -> tuple[Tensor, Tensor, Stats]:
+        value, stats = loss(part, *scored_logprobs(policy.gpt, hidden, part.packed_tokens, temperature))
         return value, torch.zeros([], dtype=torch.int), stats
 
     policy.ddp.zero_grad_buffer()

@@ -85,7 +85,7 @@ def compute(checkpoint: Path, trainer: TrainerSection) -> dict[str, Any]:
     results: dict[str, Any] = {}
     if trainer.world_size == 1:
         (part,) = policy_parts(random_batch(0), with_budget(trainer, WHOLE))
-        results["logits"] = run_model(policy.gpt, part.packed_tokens)[0].detach()
+        results["logits"] = policy.gpt.output_layer(run_model(policy.gpt, part.packed_tokens))[0][:, 0].detach()
         results["bounds"] = part.cu_seqlens
     if trainer.dp == 1 and trainer.ep == trainer.tp:  # elsewhere a rank holds the sum of its own part of the gradient only
         results["gradients"] = [gradients(policy, with_budget(trainer, budget)) for budget in CUTS]
@@ -100,8 +100,7 @@ def with_budget(trainer: TrainerSection, budget: int) -> TrainerSection:
 
 def gradients(policy: Any, trainer: TrainerSection) -> tuple[int, dict[str, float], dict[str, torch.Tensor]]:
     """Number of micro-batches, summed statistics and reduced gradients by the checkpoint's names, for batch 0."""
-    from gagar_mcore.ops.reference import PolicyStats
-    from gagar_mcore.trainer.policy import part_loss, policy_parts
+    from gagar_mcore.trainer.policy import PartStats, part_loss, policy_parts
     from gagar_mcore.trainer.shards import gather_tensors, local_tensors
     from gagar_mcore.trainer.update import accumulate_gradients
 
@@ -109,7 +108,7 @@ def gradients(policy: Any, trainer: TrainerSection) -> tuple[int, dict[str, floa
     stats = accumulate_gradients(policy, parts, partial(part_loss, trainer.loss))
     local = {name: getattr(t, "main_grad", torch.zeros_like(t)) for name, t in local_tensors(policy.gpt).items()}
     whole = {name: tensor.clone() for name, tensor in gather_tensors(local, policy.model)}
-    return len(parts), reduce(PolicyStats.combine, stats).metrics(), whole
+    return len(parts), reduce(PartStats.combine, stats).metrics(), whole
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ import torch
 from conftest import random_batch
 from transformers import AutoModelForCausalLM
 
+from gagar_mcore.ops.layout import TokenLayout
 from gagar_mcore.ops.reference import policy_loss
+from gagar_mcore.ops.spec import LossSpec
 
 pytestmark = pytest.mark.timeout(600)  # the first test starts the ranks
 LAYOUTS = ("2,2,1", "2,1,1", "1,2,2")
@@ -26,9 +28,10 @@ def reference(on_ranks):
         tokens = torch.tensor(batch.tokens[start:end].astype("int64"))
         logits.append(model(tokens[None]).logits[0])
         picked = logits[-1][:-1].log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
-        logprobs.append(torch.cat([torch.zeros(1), picked]))
-    columns = [torch.tensor(c) for c in (batch.logprobs, batch.loss_mask, batch.advantages, batch.weights, batch.cu_seqlens)]
-    loss, _ = policy_loss(torch.cat(logprobs), *columns, (0.2, 5.0), (0.2, 5.0))
+        logprobs.append(torch.cat([picked, torch.zeros(1)]))
+    columns = [torch.tensor(c) for c in (batch.logprobs, batch.loss_mask, batch.advantages, batch.weights)]
+    layout = TokenLayout.build(torch.tensor(batch.cu_seqlens))
+    loss, _ = policy_loss(torch.cat(logprobs), *columns, layout, LossSpec("mimo", (0.2, 5.0), (0.2, 5.0)))
     loss.backward()
     return logits, loss.item(), checkpoint_gradients(model)
 
@@ -72,6 +75,15 @@ def test_loss_and_gradients_equal_those_of_transformers(computed, reference):
     assert largest_difference(gradients, reference[2]) < 1e-5
 
 
+def test_the_entropy_is_that_of_the_distributions_the_trained_tokens_were_drawn_from(computed, reference):
+    _, stats, _ = computed["1,1,1"]["gradients"][0]
+    batch = random_batch(0)
+    predicts = torch.cat([torch.tensor(batch.loss_mask[1:]), torch.zeros(1)]).bool()
+    logprobs = torch.cat(reference[0])[predicts].log_softmax(-1)
+
+    assert stats["entropy"] == pytest.approx(-(logprobs.exp() * logprobs).sum(-1).mean().item(), abs=1e-5)
+
+
 def test_reduced_gradients_equal_those_of_one_rank(computed):
     _, stats, gradients = computed["2,2,1"]["gradients"][0]
     _, expected_stats, expected = computed["1,1,1"]["gradients"][0]
@@ -94,7 +106,16 @@ def test_the_cut_into_microbatches_changes_nothing(computed, layout):
 def test_three_optimizer_steps_equal_those_of_one_rank(computed, layout):
     ours, one = computed[layout], computed["1,1,1"]
     for metrics, expected in zip(ours["metrics"], one["metrics"], strict=True):
-        for name in ("loss", "grad_norm", "ratio_mean", "ratio_max", "rollout_logprob_abs_diff", "tokens", "trained_tokens"):
+        for name in (
+            "loss",
+            "grad_norm",
+            "ratio_mean",
+            "ratio_max",
+            "rollout_logprob_abs_diff",
+            "entropy",
+            "tokens",
+            "trained_tokens",
+        ):
             assert metrics[f"train/{name}"] == pytest.approx(expected[f"train/{name}"], abs=1e-5), name
 
     assert largest_difference(ours["weights"], one["weights"]) < 1e-5
