@@ -26,10 +26,10 @@ def policy_loss(
     behaviour: Behaviour | None = None,
     cp_group: dist.ProcessGroup | None = None,
 ) -> tuple[Tensor, PolicyStats]:
-    """The arguments and results of `gagar_mcore.ops.policy_loss`, in the precision of `logprobs`, at least float32."""
+    """The arguments and results of `gagar_mcore.ops.fused.policy_loss`, in the precision of `logprobs`, at least float32."""
     precision = torch.promote_types(logprobs.dtype, torch.float32)
     token = layout.predicted_tokens()
-    place = torch.nonzero((token >= 0) & ((flags[token] & TRAINED) > 0))[:, 0] if len(flags) else token[:0]
+    place = trained_places(flags, layout)
     sequence, token = layout.sequences()[place], token[place]
     new = logprobs[place].to(precision)
     rollout = rollout_logprobs[token].to(precision)
@@ -120,11 +120,29 @@ def sequence_means(values: Tensor, sequence: Tensor, num_sequences: int, cp_grou
 
 
 def token_advantages(flags: Tensor, advantages: Tensor, layout: TokenLayout, behaviour: Behaviour | None = None) -> Tensor:
-    """The arguments and result of `gagar_mcore.ops.token_advantages`."""
+    """The arguments and result of `gagar_mcore.ops.fused.token_advantages`."""
     token, sequence = layout.predicted_tokens(), layout.sequences()
     out = torch.zeros(layout.num_local, device=flags.device)
-    place = torch.nonzero((token >= 0) & ((flags[token] & TRAINED) > 0))[:, 0] if len(flags) else token[:0]
+    place = trained_places(flags, layout)
     outcome = advantages[sequence[place]].float()
     flagged = (flags[token[place]] & FLAGGED) > 0
     out[place] = outcome if behaviour is None else shaped(outcome, flagged, behaviour)
     return out
+
+
+def sequence_counts(flags: Tensor, layout: TokenLayout) -> Tensor:
+    """The arguments and result of `gagar_mcore.ops.sequence_counts`: `[S, 2]` float64, a sequence's trained tokens and those of
+    them with a behaviour flag, at this rank's positions."""
+    token, sequence = layout.predicted_tokens(), layout.sequences()
+    counts = torch.zeros(layout.num_sequences, 2, dtype=torch.float64, device=flags.device)
+    place = trained_places(flags, layout)
+    flagged = (flags[token[place]] & FLAGGED) > 0
+    return counts.index_add_(0, sequence[place], torch.stack([torch.ones_like(flagged), flagged], dim=1).double())
+
+
+def trained_places(flags: Tensor, layout: TokenLayout) -> Tensor:
+    """Local positions whose logits predict a token to train, ascending."""
+    token = layout.predicted_tokens()
+    if not len(flags):
+        return token[:0]
+    return torch.nonzero((token >= 0) & ((flags[token] & TRAINED) > 0))[:, 0]

@@ -1,0 +1,81 @@
+"""Compiling the fused step: shipped with a wheel, else built once into the user's cache."""
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+Device = Literal["cpu", "cuda"]
+SOURCES = Path(__file__).parent / "csrc"
+SHIPPED = Path(__file__).parent / "lib"
+TIMEOUT_SECONDS = 600.0
+NAMES: dict[Device, str] = {"cpu": "libgagar_cpu.so", "cuda": "libgagar_cuda.so"}
+GCC_FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
+NVCC_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-gencode=arch=compute_90,code=sm_90",
+    "-gencode=arch=compute_90,code=compute_90",
+    "-cudart=static",
+    "-Xcompiler=-fPIC",
+    "-shared",
+)
+
+
+class BuildError(RuntimeError):
+    """A library that cannot be made here; the message says why and gives the mend."""
+
+
+def library_path(device: Device) -> Path:
+    """The compiled library: the shipped one, the cached one, or one compiled now. Raises BuildError."""
+    shipped = SHIPPED / NAMES[device]
+    if shipped.is_file():
+        return shipped
+    command = compile_command(device)
+    target = cache_folder() / digest(command) / NAMES[device]
+    if not target.is_file():
+        compile_library(command, target)
+    return target
+
+
+def compile_command(device: Device) -> list[str]:
+    """The compiler, its flags and the source; `CXX` and `NVCC` name other compilers. Raises BuildError where there is none."""
+    variable, default = ("CXX", "c++") if device == "cpu" else ("NVCC", "nvcc")
+    compiler = shlex.split(os.environ.get(variable) or default)
+    if shutil.which(compiler[0]) is None:
+        raise BuildError(f"no {compiler[0]} is on the PATH: install a C++ compiler, or set {variable}")
+    if device == "cuda":
+        return [*compiler, *NVCC_FLAGS, str(SOURCES / "cuda.cu")]
+    return [*compiler, *GCC_FLAGS, "-fopenmp", str(SOURCES / "cpu.cpp")]
+
+
+def compile_library(command: list[str], target: Path) -> None:
+    """Compile into `target`, which appears whole or not at all: processes that build at once do not meet. Raises BuildError."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        made = Path(folder) / target.name
+        try:
+            run = subprocess.run(
+                [*command, "-o", str(made)], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise BuildError(f"{command[0]} did not finish in {TIMEOUT_SECONDS:.0f} s") from None
+        if run.returncode:
+            raise BuildError(f"{shlex.join(command)} failed: {run.stderr.strip()[-2000:]}")
+        made.replace(target)
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "gagar" / "ops"
+
+
+def digest(command: list[str]) -> str:
+    """Changes with the sources, the flags and the compiler."""
+    version = subprocess.run([command[0], "--version"], capture_output=True, timeout=60, check=False).stdout
+    parts = [shlex.join(command).encode(), version, *(path.read_bytes() for path in sorted(SOURCES.iterdir()))]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
