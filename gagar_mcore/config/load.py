@@ -89,4 +89,6 @@ def _explain(error: Any) -> str:
         return "unknown field; remove it or correct its name"
     if error["type"] == "missing":
         return "required and missing; add it"
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
     return f"{error['msg'].lower()}, got {error['input']!r}"

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gagar_mcore.records.store import read_manifest
+from gagar_mcore.records.store import RecordError, read_manifest
 from gagar_mcore.records.types import Trajectory
 
 KIND = "batch"
-COLUMNS = ("tokens", "logprobs", "loss_mask", "cu_seqlens", "advantages", "weights", "weight_version")
+COLUMNS = ("tokens", "logprobs", "loss_mask", "error_mask", "cu_seqlens", "advantages", "weights", "weight_version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +20,16 @@ class Batch:
     """T tokens of S sequences end to end.
 
     tokens `[T]` int32, logprobs `[T]` float32 (at generation, 0 elsewhere), loss_mask `[T]` uint8 (1 on generated
-    tokens), cu_seqlens `[S + 1]` int64, advantages `[S]` float64, weights `[S]` float64 (aggregation weight of the
-    sequence's tokens, fixed here so that no rank derives a denominator), weight_version `[T]` int32 (-1 where not generated).
+    tokens), error_mask `[T]` uint8 (1 on those of a turn whose call was malformed or refused), cu_seqlens `[S + 1]` int64,
+    advantages `[S]` float64, weights `[S]` float64 (aggregation weight of the sequence's tokens, fixed here so that no rank
+    derives a denominator), weight_version `[T]` int32 (-1 where not generated).
     A column's value at index t belongs to token t; the logits that predict it sit at t - 1.
     """
 
     tokens: npt.NDArray[np.int32]
     logprobs: npt.NDArray[np.float32]
     loss_mask: npt.NDArray[np.uint8]
+    error_mask: npt.NDArray[np.uint8]
     cu_seqlens: npt.NDArray[np.int64]
     advantages: npt.NDArray[np.float64]
     weights: npt.NDArray[np.float64]
@@ -45,12 +47,21 @@ def versions_per_token(trajectory: Trajectory) -> npt.NDArray[np.int32]:
     return np.where(np.asarray(trajectory.loss_mask) == 1, versions, -1).astype(np.int32)
 
 
+def errors_per_token(trajectory: Trajectory) -> npt.NDArray[np.uint8]:
+    """The `error_mask` of one trajectory. Tokens of a turn that a deadline cut off, before its call was judged, have 0."""
+    failed = np.repeat([not turn.ok for turn in trajectory.turns], [turn.generated_tokens for turn in trajectory.turns])
+    errors = np.zeros(len(trajectory.token_ids), np.uint8)
+    errors[np.flatnonzero(trajectory.loss_mask)[: len(failed)]] = failed
+    return errors
+
+
 def pack(trajectories: Sequence[Trajectory], advantages: Sequence[float], weights: Sequence[float]) -> Batch:
     lengths = [len(t.token_ids) for t in trajectories]
     return Batch(
         tokens=np.concatenate([np.asarray(t.token_ids, np.int32) for t in trajectories]),
         logprobs=np.concatenate([np.asarray(t.logprobs, np.float32) for t in trajectories]),
         loss_mask=np.concatenate([np.asarray(t.loss_mask, np.uint8) for t in trajectories]),
+        error_mask=np.concatenate([errors_per_token(t) for t in trajectories]),
         cu_seqlens=np.cumsum([0, *lengths], dtype=np.int64),
         advantages=np.asarray(advantages, np.float64),
         weights=np.asarray(weights, np.float64),
@@ -64,7 +75,11 @@ def write_columns(batch: Batch, directory: Path) -> None:
 
 
 def read_batch(directory: Path, min_epoch: int = 0) -> tuple[Batch, dict[str, Any]]:
-    """The batch of a published directory, memory-mapped, and its manifest's metadata. Raises RecordError."""
+    """The batch of a published directory, memory-mapped, and its manifest's metadata. Raises RecordError, also where a column
+    is lacking."""
     manifest = read_manifest(directory, KIND, min_epoch)
+    if lacking := [name for name in COLUMNS if f"{name}.npy" not in manifest.files]:
+        names = ", ".join(lacking)
+        raise RecordError(f"{directory}: has no {names}; another version wrote it, begin the run anew in another output")
     columns = {name: np.load(directory / f"{name}.npy", mmap_mode="r") for name in COLUMNS}
     return Batch(**columns), manifest.meta

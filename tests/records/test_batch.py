@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gagar_mcore.records.batch import KIND, pack, read_batch, write_columns
+from gagar_mcore.records.batch import COLUMNS, KIND, pack, read_batch, write_columns
 from gagar_mcore.records.serialize import from_plain, to_plain
 from gagar_mcore.records.store import RecordError, publish_directory, publish_json, read_json
 from gagar_mcore.records.types import Trajectory, Turn, Verification, WeightSpan
@@ -29,7 +29,7 @@ def test_a_batch_on_disk_comes_back_equal(tmp_path: Path, make_trajectory: Calla
     publish_directory(tmp_path / "batch", KIND, 1, fill)
     read, meta = read_batch(tmp_path / "batch")
     assert meta == {"step": 7}
-    for name in ("tokens", "logprobs", "loss_mask", "cu_seqlens", "advantages", "weights", "weight_version"):
+    for name in COLUMNS:
         np.testing.assert_array_equal(getattr(read, name), getattr(batch, name))
         assert getattr(read, name).dtype == getattr(batch, name).dtype
 
@@ -37,6 +37,30 @@ def test_a_batch_on_disk_comes_back_equal(tmp_path: Path, make_trajectory: Calla
 def test_weight_versions_follow_the_spans_and_only_where_generated(make_trajectory: Callable[..., Trajectory]) -> None:
     trajectory = make_trajectory(context=2, generated=4, weight_spans=[WeightSpan(3, 2, 4), WeightSpan(4, 4, 6)])
     assert pack([trajectory], [1.0], [1.0]).weight_version.tolist() == [-1, -1, 3, 3, 4, 4]
+
+
+def turn(generated: int, ok: bool) -> Turn:
+    return Turn(0, "", "", "", ok, "stop", generated, 0.0)
+
+
+def test_errors_cover_the_generated_tokens_of_failed_turns_only(make_trajectory: Callable[..., Trajectory]) -> None:
+    trajectory = make_trajectory(
+        context=2, generated=8, loss_mask=[0, 0, 1, 1, 0, 1, 1, 1, 0, 1], turns=[turn(2, False), turn(1, True), turn(2, False)]
+    )
+    errors = pack([trajectory], [1.0], [1.0]).error_mask
+    assert errors.tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 0, 0]
+    assert errors.dtype == np.uint8
+
+
+def test_a_batch_without_a_column_is_refused_by_name(tmp_path: Path, make_trajectory: Callable[..., Trajectory]) -> None:
+    def fill(directory: Path) -> dict[str, int]:
+        write_columns(pack([make_trajectory()], [1.0], [1.0]), directory)
+        (directory / "error_mask.npy").unlink()
+        return {}
+
+    publish_directory(tmp_path / "batch", KIND, 1, fill)
+    with pytest.raises(RecordError, match=r"batch: has no error_mask; .* begin the run anew"):
+        read_batch(tmp_path / "batch")
 
 
 def test_a_batch_of_another_kind_is_refused(tmp_path: Path) -> None:
