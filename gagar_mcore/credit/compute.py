@@ -1,12 +1,13 @@
 """The credit step of one group."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
 
-from gagar_mcore.credit.outcome import Outcome, drop_reason, outcome_advantages, passing_ids, valid_rewards, zero_hacks
+from gagar_mcore.credit.ledger import open_ledger
+from gagar_mcore.credit.outcome import Outcome
 from gagar_mcore.credit.params import CreditParams
-from gagar_mcore.credit.redistribute import downweight, redistribute
-from gagar_mcore.credit.tiers import discount_factors
-from gagar_mcore.credit.verdict import FactorVerdict, VerdictError, check_verdict
+from gagar_mcore.credit.verdict import FactorVerdict
 from gagar_mcore.records.types import Credit, Verdict
 
 
@@ -16,47 +17,37 @@ def compute_credit(
     params: CreditParams,
     fallback: str | None = None,
 ) -> Credit:
-    """Advantages of one group, in the order: verdict check, hack zeroing, keep or drop, outcome advantage, redistribution.
+    """Advantages of one group, in the order: verdict check, hack zeroing, keep or drop, length penalty, outcome advantage,
+    redistribution, group-size correction.
 
     `outcomes` are all trajectories of the group, the invalid ones included. Without a usable verdict the outcome advantages
     stand; `fallback` then says why: the reason given here ("late", "failed: ..."), "invalid: ..." for a verdict that fails
-    its check, "no verdict" where a kept group has none though the method needs one. Every method zeroes confirmed hacks.
-    Nothing of the caller's is changed. Raises ValueError for a reward outside [0, 1], not a number, or an id given twice."""
-    rewards = valid_rewards(outcomes)
-    if verdict is not None and fallback is None:
-        fallback = _problem(verdict, passing_ids(rewards), params)
-    if fallback is not None:
-        verdict = None
-    hacks = verdict.hacks if verdict else []
-    rewards = zero_hacks(rewards, hacks)
-    dropped = drop_reason(rewards, hacks, params.min_valid)
-    if dropped:
-        return Credit(params.method, False, dropped, fallback, 1.0, False, {})
-    advantages = outcome_advantages(rewards)
-    if verdict is None:
-        missing = None if params.method == "grpo" else "no verdict"
-        return Credit(params.method, True, None, fallback or missing, 1.0, False, advantages)
-    tiers, factors = _judgement(verdict, passing_ids(rewards), params)
-    lam, capped = 1.0, False
-    if params.method == "gagar":
-        advantages, lam, capped = redistribute(advantages, factors, params.cap)
-    elif params.method == "downweight_only":
-        advantages = downweight(advantages, factors)
-    return Credit(params.method, True, None, None, lam, capped, advantages, tiers, factors)
+    its check, "no verdict" where a kept group has none though the method needs one. Every method zeroes confirmed hacks, and
+    applies penalty and correction where `params` ask for them. Nothing of the caller's is changed. Raises ValueError for a
+    reward outside [0, 1], an id given twice, and, where the length penalty is on, for a length that is missing or no number."""
+    ledger = open_ledger(outcomes, verdict, params, fallback)
+    stages = ledger.stages
+    if stages is None:
+        return Credit(params.method, False, ledger.dropped, ledger.fallback, 1.0, False, {})
+    moved = stages.redistribution
+    return Credit(
+        params.method,
+        True,
+        None,
+        ledger.fallback,
+        to_float(moved.bounded),
+        moved.capped,
+        _floats(stages.advantages),
+        stages.tiers,
+        stages.factors,
+        _floats(stages.penalties),
+    )
 
 
-def _problem(verdict: Verdict | FactorVerdict, passing: list[str], params: CreditParams) -> str | None:
-    try:
-        check_verdict(verdict, passing, params)
-    except VerdictError as error:
-        return f"invalid: {error}"
-    return None
+def to_float(value: Fraction) -> float:
+    """The nearest double; the largest one where `value`, a lambda of minute factors, lies beyond."""
+    return float(min(value, Fraction(sys.float_info.max)))
 
 
-def _judgement(
-    verdict: Verdict | FactorVerdict, passing: list[str], params: CreditParams
-) -> tuple[dict[str, int], dict[str, float]]:
-    """Tiers and factors of the trajectories that still pass; factors given outright have no tiers."""
-    if isinstance(verdict, FactorVerdict):
-        return {}, {id: verdict.factors[id] for id in passing}
-    return discount_factors({id: verdict.grades[id] for id in passing}, params)
+def _floats(values: Mapping[str, Fraction]) -> dict[str, float]:
+    return {id: float(value) for id, value in values.items()}

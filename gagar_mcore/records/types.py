@@ -44,6 +44,16 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long a trajectory is. Input tokens are those that the policy read and did not generate (prompt and observations), each
+    counted once, however many turns read it again; output tokens are those that it generated."""
+
+    turns: float
+    input_tokens: float
+    output_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """One session of the policy on one task, token-exact, with its verification.
 
@@ -73,6 +83,10 @@ class Trajectory:
     @property
     def generated_tokens(self) -> int:
         return sum(self.loss_mask)
+
+    @property
+    def lengths(self) -> Lengths:
+        return Lengths(len(self.turns), len(self.token_ids) - self.generated_tokens, self.generated_tokens)
 
     @property
     def passed(self) -> bool:
@@ -119,6 +133,7 @@ class Credit:
     advantages: dict[str, float]
     tiers: dict[str, int] = field(default_factory=dict)  # passing id -> 1, 2, 3
     factors: dict[str, float] = field(default_factory=dict)  # passing id -> discount factor
+    penalties: dict[str, float] = field(default_factory=dict)  # passing id -> what the length penalty took from its reward
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,15 @@
-"""The redistribution against the reported values, against exact rational arithmetic, and its laws for any input."""
+"""The redistribution against the reported values, and its laws for any input."""
 
-import math
-import sys
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from exact import close, exact_advantages, group
+from group_strategies import FACTOR, PARAMS, groups
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagar_mcore.credit.outcome import outcome_advantages
-from gagar_mcore.credit.redistribute import downweight, redistribute
+from gagar_mcore.credit import CreditParams, FactorVerdict, compute_credit
 
 GOLDEN = [
     ([1, 0.85, 0.4], 1.08333, False),
@@ -20,139 +20,115 @@ GOLDEN = [
     ([1, 0.2, 0.2], 1.26445, True),
     ([1, 0.85, 0.4, 0.4], 1.12617, True),
 ]
-
-FACTOR = st.floats(0, 1, exclude_min=True) | st.sampled_from([5e-324, 1e-300, 1e-12, 1.0])
-FACTORS = st.lists(FACTOR, min_size=1, max_size=40)
-FAILING = st.integers(1, 40)
-REWARD = st.floats(1e-3, 1)
+UNCAPPED = CreditParams(cap=None)
+OUTCOME = CreditParams("grpo")
+ROUNDING = Fraction(1, 10**12)
 
 
-def binary_group(factors, failing):
-    """(advantages, factors by id) of a group whose first trajectories pass."""
-    rewards = {f"p{i}": 1.0 for i in range(len(factors))} | {f"f{i}": 0.0 for i in range(failing)}
-    return outcome_advantages(rewards), {f"p{i}": f for i, f in enumerate(factors)}
+def credited(drawn, params=UNCAPPED):
+    members, factors, hacks = drawn
+    return compute_credit(members, FactorVerdict(factors, hacks), params)
 
 
-def exact(rewards, factors, cap):
-    """A' in rational arithmetic, straight from the formulas."""
-    rewards = {id: Fraction(r) for id, r in rewards.items()}
-    mean = sum(rewards.values()) / len(rewards)
-    result = {id: r - mean for id, r in rewards.items()}
-    gains = {id: result[id] for id in factors if result[id] > 0}
-    lam = sum(gains.values()) / sum(Fraction(factors[id]) * a for id, a in gains.items())
-    bounded = lam if cap is None else min(lam, Fraction(cap))
-    result |= {id: bounded * Fraction(factors[id]) * a for id, a in gains.items()}
-    centre = sum(result.values()) / len(result) if bounded < lam else 0
-    return bounded, {id: a - centre for id, a in result.items()}
+def total(advantages, ids):
+    return sum((Fraction(advantages[id]) for id in ids), Fraction())
 
 
-@pytest.mark.parametrize(("factors", "largest", "capped"), GOLDEN)
-def test_reported_largest_advantage_of_a_group_of_16(factors, largest, capped):
-    advantages, lam, bites = redistribute(*binary_group(factors, 16 - len(factors)), cap=1.5)
-    assert max(advantages.values()) == pytest.approx(largest, abs=5e-6)
-    assert bites is capped
-    assert (lam == 1.5) is capped
+def largest(advantages):
+    return max((Fraction(abs(a)) for a in advantages.values()), default=Fraction()) + Fraction(5e-324) / ROUNDING
 
 
-@given(FACTORS, FAILING, st.none() | st.floats(1, 50))
-def test_binary_rewards_agree_with_rational_arithmetic(factors, failing, cap):
-    outcome, by_id = binary_group(factors, failing)
-    advantages, lam, _ = redistribute(outcome, by_id, cap)
-    bounded, expected = exact({id: float(id in by_id) for id in outcome}, by_id, cap)
-    assert all(abs(Fraction(advantages[id]) - expected[id]) <= Fraction(1, 10**12) for id in expected)
-    if bounded <= Fraction(sys.float_info.max):
-        assert lam == pytest.approx(float(bounded), rel=1e-12)
-    else:
-        assert lam == sys.float_info.max
+@pytest.mark.parametrize(("factors", "most", "capped"), GOLDEN)
+def test_reported_largest_advantage_of_a_group_of_16(factors, most, capped):
+    members = group(*[1] * len(factors), *[0] * (16 - len(factors)))
+    credit = credited((members, {f"t{i}": f for i, f in enumerate(factors, start=1)}, []), CreditParams())
+    assert max(credit.advantages.values()) == pytest.approx(most, abs=5e-6)
+    assert credit.capped is capped
+    assert (credit.lam == 1.5) is capped
 
 
-@given(st.lists(st.tuples(REWARD, FACTOR), min_size=1, max_size=30), FAILING, st.none() | st.floats(1, 50))
-def test_other_rewards_agree_with_rational_arithmetic(passing, failing, cap):
-    rewards = {f"p{i}": r for i, (r, _) in enumerate(passing)} | {f"f{i}": 0.0 for i in range(failing)}
-    factors = {f"p{i}": f for i, (_, f) in enumerate(passing)}
-    outcome = outcome_advantages(rewards)
-    advantages, _, _ = redistribute(outcome, factors, cap)
-    # at the mean the sign of a rounded advantage is chance, and at the cap so is whether it bites: the value is continuous there
-    if min(abs(a) for a in outcome.values()) > 1e-9:
-        _, expected = exact(rewards, factors, cap)
-        assert all(abs(Fraction(advantages[id]) - expected[id]) <= Fraction(1, 10**12) for id in expected)
+@given(groups())
+def test_total_of_the_passing_is_unchanged(drawn):
+    moved, outcome = credited(drawn).advantages, credited(drawn, OUTCOME).advantages
+    ids = drawn[1].keys() & moved.keys()
+    assert abs(total(moved, ids) - total(outcome, ids)) <= ROUNDING * largest(outcome)
 
 
-@given(FACTORS, FAILING)
-def test_laws_without_a_cap(factors, failing):
-    outcome, by_id = binary_group(factors, failing)
-    advantages, lam, capped = redistribute(outcome, by_id, cap=None)
-    assert not capped and lam >= 1
-    assert math.fsum(advantages[id] for id in by_id) == pytest.approx(math.fsum(outcome[id] for id in by_id), rel=1e-12)
-    assert abs(math.fsum(advantages.values())) <= 1e-12
-    assert all(advantages[id] == outcome[id] for id in outcome if id not in by_id)
-    assert all(advantages[id] >= 0 for id in by_id)
-    top = max(by_id, key=by_id.__getitem__)
-    for id in by_id:
-        ratio = Fraction(by_id[id]) / Fraction(by_id[top]) * Fraction(advantages[top])
-        assert abs(Fraction(advantages[id]) - ratio) <= Fraction(1, 10**12)
+@given(groups(), st.none() | st.floats(1, 50))
+def test_a_group_sums_to_zero_capped_or_not(drawn, cap):
+    moved = credited(drawn, CreditParams(cap=cap)).advantages
+    assert abs(total(moved, moved)) <= ROUNDING * largest(moved)
 
 
-@given(st.lists(st.tuples(REWARD, FACTOR), min_size=1, max_size=30), FAILING)
-def test_total_of_the_passing_is_kept_for_any_reward(passing, failing):
-    rewards = {f"p{i}": r for i, (r, _) in enumerate(passing)} | {f"f{i}": 0.0 for i in range(failing)}
-    factors = {f"p{i}": f for i, (_, f) in enumerate(passing)}
-    outcome = outcome_advantages(rewards)
-    advantages, _, _ = redistribute(outcome, factors, cap=None)
-    assert math.fsum(advantages[id] for id in factors) == pytest.approx(math.fsum(outcome[id] for id in factors), abs=1e-12)
-    assert all(advantages[id] * outcome[id] >= 0 for id in outcome)
+@given(groups(passing=st.just(1.0)))
+def test_order_and_ratios_of_the_factors_are_kept(drawn):
+    moved, factors = credited(drawn).advantages, drawn[1]
+    for a in factors.keys() & moved.keys():
+        for b in factors.keys() & moved.keys():
+            difference = Fraction(moved[a]) * Fraction(factors[b]) - Fraction(moved[b]) * Fraction(factors[a])
+            assert abs(difference) <= ROUNDING * largest(moved) * Fraction(max(factors[a], factors[b]))
+            assert factors[a] < factors[b] or moved[a] >= moved[b]
 
 
-@given(FACTOR, st.integers(1, 40), FAILING)
-def test_equal_factors_change_nothing(factor, passing, failing):
-    outcome, by_id = binary_group([factor] * passing, failing)
-    assert redistribute(outcome, by_id, cap=None)[0] == outcome
+@given(groups())
+def test_every_sign_is_kept(drawn):
+    moved, outcome = credited(drawn).advantages, credited(drawn, OUTCOME).advantages
+    assert all(moved[id] * a >= 0 for id, a in outcome.items())
 
 
-@given(FACTOR, FAILING)
-def test_one_passing_trajectory_keeps_its_advantage(factor, failing):
-    outcome, by_id = binary_group([factor], failing)
-    assert redistribute(outcome, by_id, cap=None)[0] == outcome
+@given(groups(), FACTOR)
+def test_equal_factors_change_nothing(drawn, factor):
+    members, factors, hacks = drawn
+    equal = (members, dict.fromkeys(factors, factor), hacks)
+    assert credited(equal).advantages == credited(equal, OUTCOME).advantages
 
 
-@given(FACTORS, FAILING, st.floats(1, 3))
-def test_a_capped_group_is_centred(factors, failing, cap):
-    advantages, lam, capped = redistribute(*binary_group(factors, failing), cap)
-    assert abs(math.fsum(advantages.values())) <= 1e-12
-    assert lam <= cap and (lam == cap or not capped)
+@given(groups(max_passing=1, hacked=False))
+def test_one_passing_trajectory_keeps_its_advantage(drawn):
+    assert credited(drawn).advantages == credited(drawn, OUTCOME).advantages
 
 
-@given(FACTORS, FAILING)
-def test_equals_the_form_in_reward_space(factors, failing):
-    outcome, by_id = binary_group(factors, failing)
-    advantages, _, _ = redistribute(outcome, by_id, cap=None)
-    mean = Fraction(len(factors), len(outcome))
-    mean_factor = sum(map(Fraction, factors)) / len(factors)
-    for id, factor in by_id.items():
-        shaped = mean + (1 - mean) * Fraction(factor) / mean_factor
-        assert abs(Fraction(advantages[id]) - (shaped - mean)) <= Fraction(1, 10**12)
+@given(groups())
+def test_a_failing_trajectory_keeps_its_advantage(drawn):
+    moved, outcome = credited(drawn).advantages, credited(drawn, OUTCOME).advantages
+    assert all(moved[id] == a for id, a in outcome.items() if id not in drawn[1])
 
 
-def test_a_group_of_4096_with_extreme_factors():
-    factors = [5e-324, 1e-300, 1e-18, 1.0] * 512
-    outcome, by_id = binary_group(factors, 2048)
-    for cap in (None, 1.5):
-        advantages, _, _ = redistribute(outcome, by_id, cap)
-        _, expected = exact({id: float(id in by_id) for id in outcome}, by_id, cap)
-        assert max(abs(Fraction(advantages[id]) - expected[id]) for id in expected) <= Fraction(1, 10**12)
-        assert abs(math.fsum(advantages.values())) <= 1e-12
+@settings(max_examples=60)
+@given(groups(), PARAMS, st.data())
+def test_the_order_of_the_members_changes_nothing(drawn, params, data):
+    members, factors, hacks = drawn
+    shuffled = data.draw(st.permutations(members))
+    assert credited(drawn, params) == credited((shuffled, factors, hacks), params)
 
 
-def test_a_lambda_exactly_at_the_cap_does_not_bite():
-    for failing in range(1, 30):
-        _, lam, capped = redistribute(*binary_group([1, 0.5, 0.5], failing), cap=1.5)
-        assert (lam, capped) == (1.5, False)
+@settings(max_examples=60)
+@given(groups(), PARAMS)
+def test_invalid_members_change_nothing(drawn, params):
+    members, factors, hacks = drawn
+    assert credited(drawn, params) == credited(([m for m in members if m.valid], factors, hacks), params)
 
 
-def test_nothing_moves_without_a_positive_part():
-    assert redistribute({"a": 0.0, "b": 0.0}, {"a": 0.5}, 1.5) == ({"a": 0.0, "b": 0.0}, 1.0, False)
+@given(groups(), st.floats(1, 3))
+def test_the_cap_bounds_lambda(drawn, cap):
+    free, bounded = credited(drawn), credited(drawn, CreditParams(cap=cap))
+    assert bounded.lam == min(free.lam, cap)
+    assert bounded.capped or bounded.advantages == free.advantages
+
+
+@pytest.mark.parametrize("failing", range(1, 30))
+def test_a_lambda_exactly_at_the_cap_does_not_bite(failing):
+    credit = credited((group(1, 1, 1, *[0] * failing), {"t1": 1.0, "t2": 0.5, "t3": 0.5}, []), CreditParams())
+    assert (credit.lam, credit.capped) == (1.5, False)
+
+
+def test_a_passing_trajectory_below_the_mean_is_not_redistributed():
+    members, factors = group(1, 1, 0.25, 0), {"t1": 1.0, "t2": 0.5, "t3": 0.5}
+    credit = credited((members, factors, []))
+    assert credit.advantages["t3"] == 0.25 - 2.25 / 4
+    assert close(credit.advantages, exact_advantages(members, factors, [], UNCAPPED))
 
 
 def test_downweighting_loses_advantage():
-    outcome, by_id = binary_group([1, 0.5], 2)
-    assert downweight(outcome, by_id) == {"p0": 0.5, "p1": 0.25, "f0": -0.5, "f1": -0.5}
+    credit = credited((group(1, 1, 0, 0), {"t1": 1.0, "t2": 0.5}, []), replace(UNCAPPED, method="downweight_only"))
+    assert credit.advantages == {"t1": 0.5, "t2": 0.25, "t3": -0.5, "t4": -0.5}

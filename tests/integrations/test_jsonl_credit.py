@@ -38,9 +38,9 @@ def test_worked_example_in_full_precision():
         "kept": True,
         "dropped": None,
         "fallback": None,
-        "lambda": 1.081081081081081,
+        "lambda": 1.0810810810810811,
         "capped": False,
-        "advantages": {"t1": 0.5405405405405405, "t2": 0.4594594594594594, "t3": -0.5, "t4": -0.5},
+        "advantages": {"t1": 0.5405405405405406, "t2": 0.45945945945945943, "t3": -0.5, "t4": -0.5},
     }
 
 
