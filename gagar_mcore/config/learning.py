@@ -1,26 +1,31 @@
 """Recipe sections of credit, grading and stage b: method, grader, model, trainer, tracking."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gagar_mcore.config.base import Section
 from gagar_mcore.config.rollout import Positive, Seconds
-from gagar_mcore.credit import CreditParams
+from gagar_mcore.credit import Aggregation, BehaviourParams, CreditParams
+from gagar_mcore.ops.spec import LossName, LossSpec
 
 Rate = Annotated[float, Field(ge=0, strict=False)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Factor = Annotated[float, Field(gt=0, le=1)]
 Criterion = Annotated[int, Field(ge=1, le=5)]
+Finite = Annotated[float, Field(strict=False, allow_inf_nan=False)]
 REPORTED = CreditParams()
+REPORTED_BEHAVIOUR = BehaviourParams()
 
 
 class MethodSection(Section):
     """Credit. `gagar`: discount and rescale; `grpo`: outcome advantage alone; `downweight_only`: discount without rescaling.
-    The constants are those of `CreditParams`, which says what each means."""
+    The constants are those of `CreditParams` and `BehaviourParams`, which say what each means; `behaviour_shaping` turns the
+    latter on, and `behaviour_bounds` are its low and high."""
 
     name: Literal["gagar", "grpo", "downweight_only"] = REPORTED.method
-    cap: Annotated[float, Field(ge=1, strict=False, allow_inf_nan=False)] | None = REPORTED.cap
+    cap: Annotated[Finite, Field(ge=1)] | None = REPORTED.cap
     min_valid: Annotated[int, Field(ge=2)] = REPORTED.min_valid
     weights: tuple[Share, Share, Share, Share, Share] = REPORTED.weights
     t1_min: Criterion = REPORTED.t1_min
@@ -32,9 +37,32 @@ class MethodSection(Section):
     t2_best: Factor = REPORTED.t2_best
     t2_worst: Factor = REPORTED.t2_worst
     t3: Factor = REPORTED.t3
+    length_penalty: bool = REPORTED.length_penalty
+    length_pass_rate: Share = REPORTED.length_pass_rate
+    length_percentile: Annotated[Finite, Field(ge=0, le=100)] = REPORTED.length_percentile
+    length_weight: Share = REPORTED.length_weight
+    length_gamma: Annotated[Finite, Field(gt=1)] = REPORTED.length_gamma
+    group_size_correction: bool = REPORTED.group_size_correction
+    behaviour_shaping: bool = False
+    kappa: Annotated[Finite, Field(ge=0)] = REPORTED_BEHAVIOUR.kappa
+    behaviour_bounds: tuple[Annotated[Finite, Field(gt=0)], Annotated[Finite, Field(gt=0)]] = (
+        REPORTED_BEHAVIOUR.low,
+        REPORTED_BEHAVIOUR.high,
+    )
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.behaviour_bounds[0] > self.behaviour_bounds[1]:
+            raise ValueError("behaviour_bounds: the lower bound comes first")
+        return self
 
     def params(self) -> CreditParams:
-        return CreditParams(method=self.name, **self.model_dump(exclude={"name"}))
+        other = {"name", "behaviour_shaping", "kappa", "behaviour_bounds"}
+        return CreditParams(method=self.name, **self.model_dump(exclude=other))
+
+    def behaviour(self) -> BehaviourParams | None:
+        """None where behaviour shaping is off."""
+        return BehaviourParams(self.kappa, *self.behaviour_bounds) if self.behaviour_shaping else None
 
 
 class GradingSection(Section):
@@ -55,11 +83,30 @@ class ModelSection(Section):
 
 
 class LossSection(Section):
-    """The `mimo` policy loss: two-sided masks on the ratio of trainer to rollout probability, by the advantage's sign."""
+    """The policy loss; `LossSpec` says what each constant means, None for bounds is the loss's own default.
+    `old`: whose log-prob of a token its ratio is to. `rollout`: that recorded when it was sampled. `current`: the trainer's own
+    before the step, so that with one optimizer step a batch every ratio is 1, and `tis_cap` corrects for the rollout.
+    `aggregation`: what each token's loss is averaged over first."""
 
-    name: Literal["mimo"] = "mimo"
-    positive_bounds: tuple[Rate, Rate] = (0.2, 5.0)
-    negative_bounds: tuple[Rate, Rate] = (0.2, 5.0)
+    name: LossName = "mimo"
+    old: Literal["rollout", "current"] = "rollout"
+    positive_bounds: tuple[Number, Number] | None = None
+    negative_bounds: tuple[Number, Number] | None = None
+    dual_clip: Number | None = 3.0
+    tis_cap: Number | None = None
+    aggregation: Aggregation = "prompt-mean"
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        self.spec()
+        if self.name == "mimo" and self.old != "rollout":
+            raise ValueError("old: mimo takes its ratio to the rollout; set old=rollout or another name")
+        if self.tis_cap is not None and self.old != "current":
+            raise ValueError("tis_cap: has no effect where old=rollout, whose ratio is to the rollout; set old=current or no cap")
+        return self
+
+    def spec(self) -> LossSpec:
+        return LossSpec(self.name, self.positive_bounds, self.negative_bounds, self.dual_clip, self.tis_cap)
 
 
 class OptimizerSection(Section):

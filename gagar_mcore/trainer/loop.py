@@ -31,7 +31,7 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
     applied = restore(policy, layout)
     tell(layout, applied, fence)
     for step in range(applied + 1, recipe.train.steps + 1):
-        metrics = apply_batch(policy, next_batch(layout, step), recipe.trainer, recipe.rollout.temperature, step)
+        metrics = apply_batch(policy, next_batch(layout, step), recipe, step)
         tensors = list(gather_tensors(local_tensors(policy.gpt), policy.model))
         if dist.get_rank() == 0:
             fence()

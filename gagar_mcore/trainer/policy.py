@@ -10,9 +10,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gagar_mcore.config.learning import LossSection, OptimizerSection, TrainerSection
+from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.credit import BehaviourParams
+from gagar_mcore.ops.behaviour import Behaviour, advantage_sums, behaviour_of
+from gagar_mcore.ops.fused import policy_loss, sequence_counts
 from gagar_mcore.ops.layout import TokenLayout
-from gagar_mcore.ops.reference import policy_loss
-from gagar_mcore.ops.spec import LossSpec
 from gagar_mcore.ops.stats import PolicyStats
 from gagar_mcore.records.batch import Batch
 from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens, select, select_bounds
@@ -23,14 +25,14 @@ from gagar_mcore.trainer.update import accumulate_gradients, data_parallel_rank,
 
 @dataclass(frozen=True, slots=True)
 class PolicyPart:
-    """Sequences of one micro-batch; the columns are those of a batch."""
+    """Sequences of one micro-batch; the columns are those of a batch. flags `[T]` uint8: 1 on tokens to train, + 2 on errors."""
 
     packed_tokens: PackedTokens
     rollout_logprobs: Tensor
-    loss_mask: Tensor
+    flags: Tensor
     advantages: Tensor
     weights: Tensor
-    cu_seqlens: Tensor
+    layout: TokenLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +50,18 @@ class PartStats:
         return {**metrics, "entropy": float(self.entropy) / max(metrics["trained_tokens"], 1.0)}
 
 
-def apply_batch(policy: Policy, batch: Batch, trainer: TrainerSection, temperature: float, step: int) -> dict[str, float]:
+def apply_batch(policy: Policy, batch: Batch, recipe: Recipe, step: int) -> dict[str, float]:
     """Take the optimizer step `step` (from 1) on `batch`; returns metrics by name. A collective."""
     started = time.perf_counter()
+    trainer, shaping = recipe.trainer, recipe.method.behaviour()
     parts = policy_parts(batch, trainer)
-    stats = accumulate_gradients(policy, parts, partial(part_loss, trainer.loss), temperature)
+    behaviour = step_behaviour(parts, shaping) if shaping else None
+    stats = accumulate_gradients(policy, parts, partial(part_loss, trainer.loss, behaviour), recipe.rollout.temperature)
     lr = learning_rate(trainer.optimizer, step)
     grad_norm = step_optimizer(policy, lr, trainer.optimizer.weight_decay)
-    measured = reduce(PartStats.combine, stats)
-    losses = PolicyStats(over_replicas(measured.loss.sums), over_replicas(measured.loss.maxima, dist.ReduceOp.MAX))
-    total = PartStats(losses, over_replicas(measured.entropy))
+    metrics = loss_metrics(trainer.loss, total_stats(stats)) | (behaviour_metrics(behaviour) if behaviour else {})
     seconds = time.perf_counter() - started
-    metrics = {
-        **total.metrics(),
+    metrics |= {
         "grad_norm": grad_norm,
         "lr": lr,
         "tokens": float(len(batch.tokens)),
@@ -79,13 +80,47 @@ def policy_parts(batch: Batch, trainer: TrainerSection) -> list[PolicyPart]:
     return [_part(batch, sequences, trainer.tp) for sequences in plan[data_parallel_rank()]]
 
 
-def part_loss(section: LossSection, part: PolicyPart, logprobs: Tensor, entropies: Tensor) -> tuple[Tensor, PartStats]:
-    """logprobs, entropies `[N]` of the scored tokens, which are those with loss mask 1."""
-    layout = TokenLayout.build(part.cu_seqlens)
-    spread = logprobs.new_zeros(layout.num_local).index_put((part.packed_tokens.scored - 1,), logprobs)
-    spec = LossSpec(section.name, section.positive_bounds, section.negative_bounds)
-    loss, stats = policy_loss(spread, part.rollout_logprobs, part.loss_mask, part.advantages, part.weights, layout, spec)
+def step_behaviour(parts: Sequence[PolicyPart], params: BehaviourParams) -> Behaviour:
+    """Behaviour shaping over all tokens of the step. A collective."""
+    sums = torch.stack([advantage_sums(sequence_counts(part.flags, part.layout), part.advantages) for part in parts]).sum(0)
+    return behaviour_of(over_replicas(sums), params.kappa, params.low, params.high)
+
+
+def part_loss(
+    section: LossSection, behaviour: Behaviour | None, part: PolicyPart, logprobs: Tensor, entropies: Tensor
+) -> tuple[Tensor, PartStats]:
+    """logprobs, entropies `[N]` of the scored tokens, which are those to train."""
+    spread = logprobs.new_zeros(part.layout.num_local).index_put((part.packed_tokens.scored - 1,), logprobs)
+    loss, stats = policy_loss(
+        spread,
+        part.rollout_logprobs,
+        part.flags,
+        part.advantages,
+        part.weights,
+        part.layout,
+        section.spec(),
+        old_logprobs=spread.detach() if section.old == "current" else None,
+        behaviour=behaviour,
+    )
     return loss, PartStats(stats, entropies.double().sum())
+
+
+def total_stats(stats: Sequence[PartStats]) -> PartStats:
+    """Those of the whole batch, from this rank's micro-batches. A collective."""
+    measured = reduce(PartStats.combine, stats)
+    losses = PolicyStats(over_replicas(measured.loss.sums), over_replicas(measured.loss.maxima, dist.ReduceOp.MAX))
+    return PartStats(losses, over_replicas(measured.entropy))
+
+
+def loss_metrics(section: LossSection, stats: PartStats) -> dict[str, float]:
+    """Metrics of the terms that the loss has."""
+    absent = {"ref_kl"} | (set() if section.tis_cap else {"importance_mean", "truncated_share"})
+    return {name: value for name, value in stats.metrics().items() if name not in absent}
+
+
+def behaviour_metrics(behaviour: Behaviour) -> dict[str, float]:
+    alpha, beta = behaviour.scale.tolist()
+    return {"behaviour_alpha": alpha, "behaviour_beta": beta, "behaviour_clamped": float(behaviour.clamped)}
 
 
 def learning_rate(section: OptimizerSection, step: int) -> float:
@@ -95,14 +130,13 @@ def learning_rate(section: OptimizerSection, step: int) -> float:
 
 def _part(batch: Batch, sequences: Sequence[int], tp: int) -> PolicyPart:
     bounds = select_bounds(batch.cu_seqlens, sequences)
-    tokens, logprobs, mask = (
-        select(column, batch.cu_seqlens, sequences) for column in (batch.tokens, batch.logprobs, batch.loss_mask)
-    )
+    columns = (batch.tokens, batch.logprobs, batch.loss_mask, batch.error_mask)
+    tokens, logprobs, trained, errors = (select(column, batch.cu_seqlens, sequences) for column in columns)
     return PolicyPart(
-        packed_tokens=pack_tokens(tokens, bounds, mask.astype(bool), tp),
+        packed_tokens=pack_tokens(tokens, bounds, trained.astype(bool), tp),
         rollout_logprobs=torch.as_tensor(logprobs, device=device()),
-        loss_mask=torch.as_tensor(mask, device=device()),
+        flags=torch.as_tensor(trained | errors << 1, device=device()),
         advantages=torch.as_tensor(batch.advantages[list(sequences)], device=device()),
         weights=torch.as_tensor(batch.weights[list(sequences)], device=device()),
-        cu_seqlens=torch.as_tensor(bounds, device=device()),
+        layout=TokenLayout.build(torch.as_tensor(bounds)).to(device()),
     )

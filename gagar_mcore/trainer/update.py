@@ -97,6 +97,6 @@ def data_parallel_rank() -> int:
 
 
 def over_replicas(values: Tensor, operation: Any = dist.ReduceOp.SUM) -> Tensor:
-    """Combine, in place, what data-parallel ranks found on their own sequences."""
-    dist.all_reduce(values, operation, group=parallel_state.get_data_parallel_group())
+    """Combine, in place, what data-parallel and context-parallel ranks found on their own tokens."""
+    dist.all_reduce(values, operation, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
     return values

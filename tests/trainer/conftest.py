@@ -60,6 +60,7 @@ def random_batch(seed: int, sequences: int = 10) -> Batch:
         tokens=rng.integers(5, 512, bounds[-1]).astype(np.int32),
         logprobs=np.where(mask, -6.2 + 0.2 * rng.standard_normal(bounds[-1]), 0).astype(np.float32),
         loss_mask=mask,
+        error_mask=(rng.random(bounds[-1]) < 0.2).astype(np.uint8) * mask,
         cu_seqlens=bounds,
         advantages=rng.choice([0.5, -0.5, 0.25], sequences),
         weights=np.full(sequences, 1 / mask.sum()),
@@ -118,8 +119,8 @@ def on_ranks(tmp_path_factory) -> OnRanks:
     layout = make_run(root / "run")
     publish_batches(layout, *range(1, STEPS + 1))
     publish_directory(root / "data", KIND, 0, lambda directory: write_sft_data(sft_data(), directory) or {})
-    run_ranks(1, root, "1,1,1", "sft")
-    run_ranks(2, root, "2,1,1", "1,2,2", "2,2,1", "sft", "train")
+    run_ranks(1, root, "1,1,1", "sft", "losses")
+    run_ranks(2, root, "2,1,1", "1,2,2", "2,2,1", "sft", "train", "losses")
     computed = {path.stem: torch.load(path) for path in (root / "layouts").iterdir()}
     return OnRanks(root, root / "checkpoint", computed, layout)
 

@@ -1,7 +1,9 @@
-"""Runs on ranks: `rank_checks.py ROOT JOB...`. A job is a layout `tp,ep,dp` to compute the same batches in, or `sft`, or `train`.
+"""Runs on ranks: `rank_checks.py ROOT JOB...`. A job is a layout `tp,ep,dp` to compute the same batches in, or `losses`, `sft`
+or `train`.
 
 ROOT holds `checkpoint`, `layouts` (rank 0 writes what each layout computed there), `data` to fine-tune on and `run`."""
 
+import os
 import sys
 from functools import partial, reduce
 from pathlib import Path
@@ -13,6 +15,7 @@ from conftest import random_batch
 
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.config.load import load_recipe
+from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.models.mimo_v2 import read_config
 from gagar_mcore.records.epochs import Fence
 from gagar_mcore.records.layout import RunLayout
@@ -22,6 +25,14 @@ from gagar_mcore.trainer.rank import build_groups, start_rank
 STEPS = 3
 WHOLE = 10_000
 CUTS = (WHOLE, 220, 70)  # micro-batch budgets: one forward pass, two, five
+BUDGETS = {1: (WHOLE, 70), 2: (220,)}  # of the losses, by data-parallel ranks
+LOSSES = {
+    "mimo, shaped": ("method.behaviour_shaping=true",),
+    "ppo": ("trainer.loss.name=ppo",),
+    "ppo, current": ("trainer.loss.name=ppo", "trainer.loss.old=current", "trainer.loss.tis_cap=1.05"),
+    "gspo": ("trainer.loss.name=gspo", "trainer.loss.positive_bounds=[0.95, 1.05]"),
+    "cispo": ("trainer.loss.name=cispo", "trainer.loss.positive_bounds=[0.9, 1.1]"),
+}
 
 
 def main() -> None:
@@ -33,13 +44,20 @@ def main() -> None:
         if job == "sft":
             fine_tune_run(root)
             continue
+        if job == "losses":
+            keep(every_loss(root), root / "layouts" / f"losses-{dist.get_world_size()}.pt")
+            continue
         tp, ep, dp = map(int, job.split(","))
         trainer = TrainerSection(tp=tp, ep=ep, dp=dp, freeze_router=False)
         change_layout(trainer)
-        results = compute(root / "checkpoint", trainer)
-        if dist.get_rank() == 0:
-            torch.save(results, root / "layouts" / f"{job}.pt")
+        recipe = load_recipe(str(root / "run" / "recipe.yaml")).model_copy(update={"trainer": trainer})
+        keep(compute(root / "checkpoint", recipe), root / "layouts" / f"{job}.pt")
     dist.barrier()
+
+
+def keep(results: dict[str, Any], path: Path) -> None:
+    if dist.get_rank() == 0:
+        torch.save(results, path)
 
 
 def change_layout(trainer: TrainerSection) -> None:
@@ -72,26 +90,53 @@ def fine_tune_run(root: Path) -> None:
     export(policy, root / "checkpoint", root / f"sft-{ranks}")
 
 
-def compute(checkpoint: Path, trainer: TrainerSection) -> dict[str, Any]:
-    from gagar_mcore.trainer.policy import apply_batch, policy_parts
+def every_loss(root: Path) -> dict[str, Any]:
+    """`[loss][budget]`: what three steps give on one rank, or on data-parallel ones."""
+    ranks = int(os.environ["WORLD_SIZE"])
+    fields = ["trainer.tp=1", "trainer.ep=1", f"trainer.dp={ranks}"]
+    fields.append("trainer.optimizer.eps=1e-6")  # Adam magnifies the round-off of gradients that are nearly 0
+    recipes = {name: load_recipe(str(root / "run" / "recipe.yaml"), [*fields, *changes]) for name, changes in LOSSES.items()}
+    change_layout(recipes["ppo"].trainer)
+    return {
+        name: {budget: three_steps(loaded_policy(root / "checkpoint", recipe), recipe, budget) for budget in BUDGETS[ranks]}
+        for name, recipe in recipes.items()
+    }
+
+
+def three_steps(policy: Any, recipe: Recipe, budget: int) -> dict[str, Any]:
+    from gagar_mcore.trainer.policy import apply_batch
+    from gagar_mcore.trainer.shards import gather_tensors, local_tensors
+
+    recipe = recipe.model_copy(update={"trainer": with_budget(recipe.trainer, budget)})
+    metrics = [apply_batch(policy, random_batch(step), recipe, step) for step in range(1, STEPS + 1)]
+    weights = {name: tensor.clone() for name, tensor in gather_tensors(local_tensors(policy.gpt), policy.model)}
+    return {"metrics": metrics, "weights": weights}
+
+
+def loaded_policy(checkpoint: Path, recipe: Recipe) -> Any:
     from gagar_mcore.trainer.setup import build_policy
-    from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors
-    from gagar_mcore.trainer.update import run_model
+    from gagar_mcore.trainer.shards import load_tensors
     from gagar_mcore.weights.files import open_tensors
 
-    model = read_config(checkpoint)
-    policy = build_policy(model, trainer)
-    load_tensors(policy.gpt, model, open_tensors(checkpoint))
+    policy = build_policy(read_config(checkpoint), recipe.trainer)
+    load_tensors(policy.gpt, policy.model, open_tensors(checkpoint))
+    return policy
+
+
+def compute(checkpoint: Path, recipe: Recipe) -> dict[str, Any]:
+    from gagar_mcore.trainer.policy import policy_parts
+    from gagar_mcore.trainer.update import run_model
+
+    trainer = recipe.trainer
+    policy = loaded_policy(checkpoint, recipe)
     results: dict[str, Any] = {}
     if trainer.world_size == 1:
         (part,) = policy_parts(random_batch(0), with_budget(trainer, WHOLE))
         results["logits"] = policy.gpt.output_layer(run_model(policy.gpt, part.packed_tokens))[0][:, 0].detach()
-        results["bounds"] = part.cu_seqlens
+        results["bounds"] = part.layout.cu_seqlens
     if trainer.dp == 1 and trainer.ep == trainer.tp:  # elsewhere a rank holds the sum of its own part of the gradient only
         results["gradients"] = [gradients(policy, with_budget(trainer, budget)) for budget in CUTS]
-    results["metrics"] = [apply_batch(policy, random_batch(step), trainer, 1.0, step) for step in range(STEPS)]
-    results["weights"] = {name: tensor.clone() for name, tensor in gather_tensors(local_tensors(policy.gpt), model)}
-    return results
+    return results | three_steps(policy, recipe, trainer.tokens_per_microbatch)
 
 
 def with_budget(trainer: TrainerSection, budget: int) -> TrainerSection:
@@ -105,7 +150,7 @@ def gradients(policy: Any, trainer: TrainerSection) -> tuple[int, dict[str, floa
     from gagar_mcore.trainer.update import accumulate_gradients
 
     parts = policy_parts(random_batch(0), trainer)
-    stats = accumulate_gradients(policy, parts, partial(part_loss, trainer.loss))
+    stats = accumulate_gradients(policy, parts, partial(part_loss, trainer.loss, None))
     local = {name: getattr(t, "main_grad", torch.zeros_like(t)) for name, t in local_tensors(policy.gpt).items()}
     whole = {name: tensor.clone() for name, tensor in gather_tensors(local, policy.model)}
     return len(parts), reduce(PartStats.combine, stats).metrics(), whole

@@ -1,0 +1,51 @@
+"""Every policy loss through Megatron ranks: the cut into micro-batches and data-parallel ranks changes no step."""
+
+import pytest
+from rank_checks import LOSSES
+
+pytestmark = pytest.mark.timeout(600)  # the first test starts the ranks
+OF_THE_CUT = {f"train/{name}" for name in ("microbatches", "seconds", "tokens_per_second")}
+
+
+@pytest.fixture(scope="module")
+def results(on_ranks):
+    """`[loss]`: what one rank in one micro-batch gives, and every other cut."""
+    both = [on_ranks.layouts[f"losses-{ranks}"] for ranks in (1, 2)]
+    return {name: [result for cuts in both for result in cuts[name].values()] for name in LOSSES}
+
+
+def metrics(result, step: int) -> dict[str, float]:
+    return {name: value for name, value in result["metrics"][step].items() if name not in OF_THE_CUT}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_cut_takes_the_same_three_steps(results, loss):
+    one, *others = results[loss]
+    assert len({result["metrics"][0]["train/microbatches"] for result in (one, *others)}) > 1
+
+    for result in others:
+        assert metrics(result, 0) == pytest.approx(metrics(one, 0), abs=1e-6)
+        for step in (1, 2):
+            assert metrics(result, step) == pytest.approx(metrics(one, step), abs=1e-5)
+        assert max((result["weights"][name] - one["weights"][name]).abs().max() for name in one["weights"]) < 1e-5
+
+
+def test_the_ratio_to_the_current_policy_is_one(results):
+    for result in results["ppo, current"]:
+        for step in result["metrics"]:
+            assert (step["train/ratio_mean"], step["train/ratio_max"], step["train/masked_share"]) == (1.0, 1.0, 0.0)
+            assert 0 < step["train/truncated_share"] < 1
+            assert step["train/importance_mean"] <= 1.05
+
+
+@pytest.mark.parametrize("loss", ["ppo", "gspo", "cispo"])
+def test_bounds_of_the_ratio_to_the_rollout_bite(results, loss):
+    assert all(0 < step["train/masked_share"] < 1 for step in results[loss][0]["metrics"])
+
+
+def test_shaping_is_reported_and_absent_where_it_is_off(results):
+    for step in results["mimo, shaped"][0]["metrics"]:
+        assert step["train/behaviour_alpha"] > 1 > step["train/behaviour_beta"]
+        assert step["train/behaviour_clamped"] == 0
+        assert step["train/flagged_share"] > 0
+    assert {name for name in results["ppo"][0]["metrics"][0] if "behaviour" in name or "importance" in name} == set()
