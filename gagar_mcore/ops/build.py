@@ -2,10 +2,12 @@
 
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -53,8 +55,10 @@ def compile_command(device: Device) -> list[str]:
     return [*compiler, *GCC_FLAGS, "-fopenmp", str(SOURCES / "cpu.cpp")]
 
 
-def compile_library(command: list[str], target: Path) -> None:
-    """Compile into `target`, which appears whole or not at all: processes that build at once do not meet. Raises BuildError."""
+def compile_library(command: list[str], target: Path) -> str:
+    """Compile into `target`, which appears whole or not at all: processes that build at once do not meet.
+
+    Returns what the compiler said. Raises BuildError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / target.name
@@ -67,6 +71,7 @@ def compile_library(command: list[str], target: Path) -> None:
         if run.returncode:
             raise BuildError(f"{shlex.join(command)} failed: {run.stderr.strip()[-2000:]}")
         made.replace(target)
+        return run.stdout + run.stderr
 
 
 def cache_folder() -> Path:
@@ -79,3 +84,20 @@ def digest(command: list[str]) -> str:
     version = subprocess.run([command[0], "--version"], capture_output=True, timeout=60, check=False).stdout
     parts = [shlex.join(command).encode(), version, *(path.read_bytes() for path in sorted(SOURCES.iterdir()))]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """What the assembler says of one CUDA kernel; the name is mangled."""
+
+    name: str
+    registers: int
+    spilled_bytes: int
+
+
+def register_report() -> list[KernelReport]:
+    """Registers and spills of every kernel on sm_90. Raises BuildError where nvcc is missing or fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        said = compile_library([*compile_command("cuda"), "-Xptxas=-v"], Path(folder) / NAMES["cuda"])
+    pattern = r"entry function '(\w+)' for 'sm_90'.*?(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers"
+    return [KernelReport(m[1], int(m[4]), int(m[2]) + int(m[3])) for m in re.finditer(pattern, said, re.DOTALL)]

@@ -54,13 +54,14 @@ def _(logprobs: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def keep_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
     ctx.dtype = inputs[0].dtype
-    ctx.save_for_backward(output[1])
+    ctx.save_for_backward(output[0], output[1])
     ctx.mark_non_differentiable(*output[1:])
 
 
 def scale_gradient(ctx: Any, grad_loss: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
-    (gradient,) = ctx.saved_tensors
-    return (gradient * grad_loss).to(ctx.dtype), *(None,) * 16
+    loss, gradient = ctx.saved_tensors
+    scale = grad_loss + 0 * loss  # a loss that is no number makes the gradient none, too
+    return (gradient * scale).to(ctx.dtype), *(None,) * 16
 
 
 policy_step.register_autograd(scale_gradient, setup_context=keep_gradient)

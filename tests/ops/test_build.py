@@ -1,0 +1,55 @@
+import ctypes
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gagar_mcore.ops import build
+from gagar_mcore.ops.library import declared
+
+needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler is here")
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@needs_compiler
+def test_builds_at_once_leave_one_whole_library_and_the_next_call_finds_it(empty_cache, monkeypatch):
+    with ThreadPoolExecutor(2) as pool:
+        paths = list(pool.map(build.library_path, ["cpu", "cpu"]))
+    assert len(set(paths)) == 1
+    declared(ctypes.CDLL(str(paths[0])), "cpu")
+    assert [p for p in empty_cache.rglob("*") if p.is_file()] == [paths[0]]
+
+    monkeypatch.setattr(build, "compile_library", lambda *_: pytest.fail("compiled again"))
+    assert build.library_path("cpu") == paths[0]
+
+
+def test_a_missing_compiler_is_named_with_the_mend(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(build.BuildError, match=r"no no-such-compiler is on the PATH: install a C\+\+ compiler, or set CXX"):
+        build.library_path("cpu")
+
+
+@needs_compiler
+def test_a_compiler_that_refuses_is_quoted(monkeypatch, empty_cache):
+    monkeypatch.setattr(build, "GCC_FLAGS", ("--no-such-flag",))
+    with pytest.raises(build.BuildError, match="no-such-flag"):
+        build.library_path("cpu")
+    assert not [p for p in empty_cache.rglob("*.so")]
+
+
+def test_a_shipped_library_comes_first(monkeypatch, tmp_path):
+    (tmp_path / "libgagar_cpu.so").touch()
+    monkeypatch.setattr(build, "SHIPPED", tmp_path)
+    assert build.library_path("cpu") == tmp_path / "libgagar_cpu.so"
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc is here")
+def test_the_cuda_kernels_compile_for_sm_90_without_spills():
+    report = build.register_report()
+    assert len([kernel for kernel in report if "step_kernel" in kernel.name]) == 10
+    assert all(kernel.spilled_bytes == 0 for kernel in report)
