@@ -93,6 +93,6 @@ def place(layout: TokenLayout) -> tuple[Tensor, Tensor, int, int, int, bool]:
 
 def constants(spec: LossSpec, behaviour: Behaviour | None) -> list[float]:
     """Bounds by sign, dual clip and importance cap (0: none), KL weight, kappa."""
-    assert spec.positive_bounds and spec.negative_bounds
     kappa = behaviour.kappa if behaviour else 0.0
-    return [*spec.positive_bounds, *spec.negative_bounds, spec.dual_clip or 0.0, spec.tis_cap or 0.0, spec.kl_coef, kappa]
+    positive, negative = spec.bounds
+    return [*positive, *negative, spec.dual_clip or 0.0, spec.tis_cap or 0.0, spec.kl_coef, kappa]

@@ -83,9 +83,7 @@ def token_losses(logprob: Tensor, ratio: Tensor, advantage: Tensor, outcome: Ten
         (Ye et al. 2020, arXiv 1912.09729).
     gspo (Zheng et al. 2025, arXiv 2507.18071), token form: the same where r is the geometric mean ratio of the sequence.
     cispo (MiniMax-M1, arXiv 2506.13585): -sg[clip(r)] A log pi."""
-    assert spec.positive_bounds and spec.negative_bounds
-    bounds = outcome.new_tensor([spec.negative_bounds, spec.positive_bounds])
-    low, high = bounds[(outcome >= 0).long()].unbind(dim=1)
+    low, high = outcome.new_tensor(spec.bounds)[(outcome < 0).long()].unbind(dim=1)
     clipped = torch.where(ratio < low, low, torch.where(ratio > high, high, ratio))
     outside = (ratio < low) | (ratio > high)
     if spec.name == "mimo":

@@ -39,9 +39,7 @@ class LossSpec:
             raise ValueError(f"name: must be one of {', '.join(LOSSES)}, got {self.name!r}")
         for field in ("positive_bounds", "negative_bounds"):
             bounds = getattr(self, field)
-            if bounds is None:
-                object.__setattr__(self, field, DEFAULT_BOUNDS[self.name])
-            elif not 0 <= bounds[0] <= 1 <= bounds[1] < math.inf:
+            if bounds is not None and not 0 <= bounds[0] <= 1 <= bounds[1] < math.inf:
                 raise ValueError(f"{field}: must enclose 1, from at least 0 to a finite number, got {bounds!r}")
         if self.dual_clip is not None and not 1 < self.dual_clip < math.inf:
             raise ValueError(f"dual_clip: must be a finite number above 1, or none, got {self.dual_clip!r}")
@@ -52,3 +50,10 @@ class LossSpec:
             )
         if not 0 <= self.kl_coef < math.inf:
             raise ValueError(f"kl_coef: must be a finite number of at least 0, got {self.kl_coef!r}")
+
+    @property
+    def bounds(self) -> tuple[Bounds, Bounds]:
+        """Of the ratio at advantages >= 0 and < 0, the loss's own where none are given."""
+        default = DEFAULT_BOUNDS[self.name]
+        positive = default if self.positive_bounds is None else self.positive_bounds
+        return positive, default if self.negative_bounds is None else self.negative_bounds

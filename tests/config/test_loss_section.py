@@ -14,7 +14,7 @@ def test_the_default_is_the_reported_loss():
 @pytest.mark.parametrize("name", DEFAULT_BOUNDS)
 def test_every_loss_has_bounds_of_its_own(name):
     spec = LossSection(name=name).spec()
-    assert spec.positive_bounds == spec.negative_bounds == DEFAULT_BOUNDS[name]
+    assert spec.bounds == (DEFAULT_BOUNDS[name], DEFAULT_BOUNDS[name])
 
 
 def test_every_constant_reaches_the_loss():

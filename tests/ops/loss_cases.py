@@ -83,7 +83,7 @@ def by_formula(case: Case, spec: LossSpec, *, old=False, ref=False, behaviour: B
         outcome, weight = float(case.advantages[s]), float(case.weights[s])
         trained = [t for t in span[1:] if case.flags[t] & 1]
         logs = {t: float(case.logprobs[t] - (case.old if old else case.rollout)[t]) for t in trained}
-        low, high = spec.positive_bounds if outcome >= 0 else spec.negative_bounds
+        low, high = spec.bounds[outcome < 0]
         for t in trained:
             r = math.exp(sum(logs.values()) / len(logs) if spec.name == "gspo" else logs[t])
             flagged = bool(case.flags[t] & 2)
