@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gagar_mcore.ops.logprob_blocks import Blocks, block_gradient, block_terms, merge_terms, plan_blocks, row_factors
+from gagar_mcore.ops.logprob_blocks import Blocks, block_gradient, block_terms, merge_terms, no_terms, plan_blocks, row_factors
 
 CHUNK_BYTES = 256 << 20
 Entropy = Literal["none", "detached", "differentiable"]
@@ -97,44 +97,42 @@ class _LinearLogprobs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, terms = ctx.saved_tensors
+        shard: _Shard = ctx.shard
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         precision = _precision(hidden)
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=precision) if wants_weight else None
-        factors = row_factors(terms, grad_logprobs, grad_entropy)
-        blocks = ctx.shard.blocks(hidden, weight)
+        factors = row_factors(terms, _over(grad_logprobs, shard.temperature), _over(grad_entropy, shard.temperature))
+        blocks = shard.blocks(hidden, weight)
         for rows in blocks.over_tokens():
             part = _operand(hidden[rows])
             grad_part = torch.zeros_like(part, dtype=precision)
             for columns in blocks.over_vocabulary():
-                shard_weight = _operand(weight[columns])
-                logits = _logits(part, shard_weight, ctx.shard.temperature)
+                block_weight = _operand(weight[columns])
+                logits = _logits(part, block_weight, shard.temperature)
                 in_block = targets[rows] - columns.start
-                gradient = block_gradient(logits, in_block, factors[:, rows], grad_entropy is not None)
-                gradient = _tempered(gradient, ctx.shard.temperature).to(part.dtype)
-                if grad_hidden is not None:
-                    _add_product(grad_part, gradient, shard_weight)
+                gradient = block_gradient(logits, in_block, factors[:, rows], grad_entropy is not None).to(part.dtype)
+                if wants_hidden:
+                    _add_product(grad_part, gradient, block_weight)
                 if grad_weight is not None:
                     _add_product(grad_weight[columns], gradient.T, part)
             if grad_hidden is not None:
                 grad_hidden[rows] = grad_part
-        if grad_hidden is not None and ctx.shard.reduce_hidden_grad and ctx.shard.size > 1 and len(hidden):
-            dist.all_reduce(grad_hidden, group=ctx.shard.group)
+        if grad_hidden is not None and shard.reduce_hidden_grad and shard.size > 1 and len(hidden):
+            dist.all_reduce(grad_hidden, group=shard.group)
         return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None
 
 
 def _shard_terms(hidden: Tensor, weight: Tensor, targets: Tensor, shard: _Shard) -> Tensor:
     """Terms `[4, N]` of this rank's part of the vocabulary, see `logprob_blocks`."""
     blocks = shard.blocks(hidden, weight)
-    terms = hidden.new_empty(4, len(hidden), dtype=_precision(hidden))
+    terms = no_terms(len(hidden), _precision(hidden), hidden.device)
     for rows in blocks.over_tokens():
         part = _operand(hidden[rows])
-        running: Tensor | None = None
         for columns in blocks.over_vocabulary():
             logits = _logits(part, _operand(weight[columns]), shard.temperature)
             block = block_terms(logits, targets[rows] - columns.start, shard.entropy != "none")
-            running = block if running is None else merge_terms(torch.stack([running, block]))
-        terms[:, rows] = running
+            terms[:, rows] = merge_terms(torch.stack([terms[:, rows], block]))
     return terms
 
 
@@ -158,12 +156,12 @@ def _operand(tensor: Tensor) -> Tensor:
 
 
 def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    precision = _precision(hidden)
-    return _tempered(hidden @ weight.T if hidden.dtype == precision else _mixed_product(hidden, weight.T), temperature)
+    logits = hidden @ weight.T if hidden.dtype == _precision(hidden) else _mixed_product(hidden, weight.T)
+    return logits if temperature == 1.0 else logits.div_(temperature)
 
 
-def _tempered(block: Tensor, temperature: float) -> Tensor:
-    return block if temperature == 1.0 else block.div_(temperature)
+def _over(gradient: Tensor | None, temperature: float) -> Tensor | None:
+    return None if gradient is None else gradient / temperature
 
 
 def _add_product(into: Tensor, left: Tensor, right: Tensor) -> None:

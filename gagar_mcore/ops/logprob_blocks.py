@@ -47,8 +47,16 @@ def plan_blocks(tokens: int, vocabulary: int, hidden_size: int, chunk_bytes: int
         return (room - other * hidden_size) // (other + hidden_size)
 
     square = math.isqrt(hidden_size**2 + room) - hidden_size
-    columns = min(vocabulary, fitting(min(tokens, square)))
-    return Blocks(tokens, vocabulary, max(1, min(tokens, fitting(columns))), columns)
+    most = max(tokens, 1)
+    columns = min(vocabulary, fitting(min(most, square)))
+    return Blocks(tokens, vocabulary, min(most, fitting(columns)), columns)
+
+
+def no_terms(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Terms `[4, rows]` of no columns at all."""
+    terms = torch.zeros(4, rows, dtype=dtype, device=device)
+    terms[0] = torch.finfo(dtype).min
+    return terms
 
 
 def block_terms(logits: Tensor, targets: Tensor, with_entropy: bool) -> Tensor:
