@@ -15,8 +15,10 @@ app = typer.Typer(
 )
 tasks_app = typer.Typer(no_args_is_help=True, help="Make and check tasks.")
 config_app = typer.Typer(no_args_is_help=True, help="Look at recipes.")
+bench_app = typer.Typer(no_args_is_help=True, help="Measure the product beside named peers; --json gives one JSON object.")
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(config_app, name="config")
+app.add_typer(bench_app, name="bench")
 
 
 class Method(StrEnum):
@@ -27,6 +29,8 @@ class Method(StrEnum):
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's path, or the name of a shipped one.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY.PATH=VALUE]...", help="Fields that differ from the recipe.")]
+BenchOptions = Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS]")]
+PASSED_ON = {"ignore_unknown_options": True}
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run that an earlier process left.")]
 
 
@@ -150,6 +154,22 @@ def config_show(recipe: RecipeName, overrides: Overrides = None) -> None:
 
     with one_line_errors():
         print(dump_recipe(load_recipe(recipe, overrides or [])), end="")
+
+
+@bench_app.command("fused-step", context_settings=PASSED_ON, add_help_option=False)
+def bench_fused_step(options: BenchOptions = None) -> None:
+    """The fused advantage step beside eager PyTorch and a memory copy."""
+    from gagar_mcore.bench.fused_step import main
+
+    main(options or [])
+
+
+@bench_app.command("logprob", context_settings=PASSED_ON, add_help_option=False)
+def bench_logprob(options: BenchOptions = None) -> None:
+    """Log-probs without full logits beside plain log_softmax: peak memory and time."""
+    from gagar_mcore.bench.logprob import main
+
+    main(options or [])
 
 
 def main() -> None:
