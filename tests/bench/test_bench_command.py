@@ -1,0 +1,28 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gagar_mcore.cli", "bench", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "ratio"), [("fused-step", "256x2", "eager_to_fused"), ("logprob", "512x4096x32", "memory_ratio")]
+)
+def test_a_benchmark_runs_from_the_command_line(name: str, case: str, ratio: str) -> None:
+    result = bench(name, "--json", "--rounds", "1", "--case", case, "--device", "cpu")
+    assert result.returncode == 0, result.stderr
+    (entry,) = json.loads(result.stdout)["cases"]
+    assert entry["case"] == case
+    assert entry[ratio] > 0
+
+
+@pytest.mark.parametrize("name", ["fused-step", "logprob"])
+def test_an_unknown_option_is_refused(name: str) -> None:
+    result = bench(name, "--fast")
+    assert result.returncode == 2
+    assert "--fast" in result.stderr
