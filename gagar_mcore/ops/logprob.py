@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from gagar_mcore.ops.logprob_blocks import Blocks, block_gradient, block_terms, merge_terms, no_terms, plan_blocks, row_factors
 
 CHUNK_BYTES = 256 << 20
+DTYPES = (torch.bfloat16, torch.float32, torch.float64)
 Entropy = Literal["none", "detached", "differentiable"]
 
 
@@ -28,7 +29,7 @@ def linear_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """log softmax(hidden @ weight.T / temperature) at `targets`, and the entropy of that distribution.
 
-    hidden `[N, H]`, weight `[V / TP, H]` of one dtype (float16, bfloat16, float32 or float64), targets `[N]` int64.
+    hidden `[N, H]`, weight `[V / TP, H]` of one dtype (bfloat16, float32 or float64), targets `[N]` int64.
     Returns log-probs `[N]` and, where `entropy` asks for it, entropies `[N]` in nats, both float32 (float64 for float64
     inputs). Sums and accumulated products are float32, gradients come in their inputs' dtype. "detached" entropy has no
     gradient and keeps nothing for a backward pass. The same inputs on the same machine give the same bits.
@@ -42,8 +43,8 @@ def linear_logprobs(
     the inputs, the gradients asked for (the weight's also in float32 where it is of a smaller dtype) and, per token,
     64 + 48 TP bytes. Nothing grows with V N.
 
-    Raises ValueError for shapes, dtypes or devices that do not fit together, and for targets outside [0, V); on CUDA, where
-    looking would wait for the device, such a target's log-prob is NaN.
+    Raises ValueError for shapes, dtypes or devices that do not fit together, outside `group`, and for targets outside
+    [0, V); on CUDA, where looking would wait for the device, such a target's log-prob is NaN.
     """
     shard = _Shard(temperature, group, entropy, reduce_hidden_grad, chunk_bytes)
     _check_tensors(hidden, weight, targets)
@@ -180,8 +181,8 @@ def _check_tensors(hidden: Tensor, weight: Tensor, targets: Tensor) -> None:
         raise ValueError(f"hidden must be [N, H] and weight [V / TP, H], not {[*hidden.shape]} and {[*weight.shape]}")
     if targets.shape != hidden.shape[:1]:
         raise ValueError(f"targets must be [{len(hidden)}], one for each row of hidden, not {[*targets.shape]}")
-    if hidden.dtype != weight.dtype or not hidden.is_floating_point():
-        raise ValueError(f"hidden and weight must be of one floating-point dtype, not {hidden.dtype} and {weight.dtype}")
+    if hidden.dtype != weight.dtype or hidden.dtype not in DTYPES:
+        raise ValueError(f"hidden and weight must both be one of {DTYPES}, not {hidden.dtype} and {weight.dtype}")
     if targets.dtype != torch.int64:
         raise ValueError(f"targets must be int64, not {targets.dtype}")
     if not hidden.device == weight.device == targets.device:
@@ -193,6 +194,8 @@ def _check_options(shard: _Shard) -> None:
         raise ValueError(f"temperature must be positive and finite, not {shard.temperature}")
     if shard.entropy not in ("none", "detached", "differentiable"):
         raise ValueError(f'entropy must be "none", "detached" or "differentiable", not {shard.entropy!r}')
+    if shard.rank < 0:
+        raise ValueError("this process is not a member of the group that the vocabulary is split over")
 
 
 def _check_range(targets: Tensor, vocabulary: int) -> None:

@@ -47,6 +47,11 @@ def on_rank(rank: int, root: Path) -> None:
         linear_logprobs(hidden, part, torch.full((len(hidden),), VOCABULARY), group=dist.group.WORLD)
     except ValueError as error:
         results["out of range"] = str(error)
+    alone = dist.new_group([0])
+    try:
+        linear_logprobs(hidden, part, targets % HALF, group=alone)
+    except ValueError as error:
+        results["outside"] = str(error)
     torch.save(results, root / f"{rank}.pt")
     dist.destroy_process_group()
 
@@ -92,3 +97,10 @@ def test_unreduced_gradients_of_the_hidden_states_are_parts_of_the_sum(on_ranks)
 def test_a_target_beyond_all_shards_is_refused_on_every_rank(on_ranks):
     for results in on_ranks:
         assert results["out of range"] == f"targets[0] is {VOCABULARY}, outside a vocabulary of {VOCABULARY}"
+
+
+def test_a_group_without_this_rank_is_refused(on_ranks):
+    member, other = on_ranks
+
+    assert "outside" not in member
+    assert other["outside"] == "this process is not a member of the group that the vocabulary is split over"
