@@ -86,19 +86,20 @@ def sft(recipe: RecipeName, overrides: Overrides = None) -> None:
 
 @app.command()
 def credit(
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="Other fields of a recipe's method section.")
+    ] = None,
     method: Annotated[Method, typer.Option(help="How advantages come about.")] = Method.gagar,
-    cap: Annotated[float, typer.Option(help="Upper bound of lambda.")] = 1.5,
+    cap: Annotated[str, typer.Option(help="Upper bound of lambda, or none.")] = "1.5",
     min_valid: Annotated[int, typer.Option(help="A group with fewer valid trajectories is dropped.")] = 2,
     source: Annotated[str, typer.Option("--in", help="File of JSON lines, one group each; - is standard input.")] = "-",
     target: Annotated[str, typer.Option("--out", help="Where the answers go; - is standard output.")] = "-",
 ) -> None:
     """The credit step alone: groups in as JSON lines, advantages out."""
-    from gagar_mcore.credit.params import CreditParams
-    from gagar_mcore.integrations.credit_files import credit_files
+    from gagar_mcore.integrations.credit_files import credit_files, credit_params
 
     try:
-        params = CreditParams(method.value, cap, min_valid)
-        code = credit_files(source, target, params)
+        code = credit_files(source, target, credit_params(method.value, cap, min_valid, settings or []))
     except (ValueError, OSError) as error:
         print(f"gagar: {error}", file=sys.stderr)
         raise typer.Exit(1) from error
@@ -112,6 +113,19 @@ def report(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> Non
 
     with one_line_errors():
         print(write_report(run))
+
+
+@app.command()
+def explain(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    trajectory: Annotated[str, typer.Argument(help="A trajectory's id, or the beginning of it.")],
+    as_json: Annotated[bool, typer.Option("--json", help="As data.")] = False,
+) -> None:
+    """How a trajectory came to its advantage, step by step and in a sentence."""
+    from gagar_mcore.viewer.explain import explain_run
+
+    with one_line_errors():
+        print(explain_run(run, trajectory, as_json))
 
 
 @app.command()

@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
+from gagar_mcore.config.base import Section
+from gagar_mcore.config.learning import MethodSection
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.config.shipped import shipped_recipe, shipped_recipe_names
 from gagar_mcore.config.yaml12 import parse_yaml
+
+AnySection = TypeVar("AnySection", bound=Section)
 
 
 class RecipeError(ValueError):
@@ -35,7 +39,15 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         raise RecipeError(f"{path}: a recipe is a mapping of sections")
     for override in overrides:
         _apply(data, override)
-    return _validate(data, str(path))
+    return _validate(Recipe, data, str(path))
+
+
+def load_method(settings: Sequence[str]) -> MethodSection:
+    """The method section alone; each setting is `field=value`, the value in YAML. Raises RecipeError."""
+    data: dict[str, Any] = {}
+    for setting in settings:
+        _apply(data, setting)
+    return _validate(MethodSection, data, "method")
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -69,11 +81,11 @@ def _apply(data: dict[str, Any], override: str) -> None:
     data[field] = _parse(value, f"override {override!r}")
 
 
-def _validate(data: dict[str, Any], where: str) -> Recipe:
+def _validate(kind: type[AnySection], data: dict[str, Any], where: str) -> AnySection:
     try:
-        return Recipe.model_validate(_tuples(data))
+        return kind.model_validate(_tuples(data))
     except ValidationError as error:
-        lines = [f"{where}: {'.'.join(map(str, e['loc'])) or 'recipe'}: {_explain(e)}" for e in error.errors()]
+        lines = [f"{where}: {'.'.join(map(str, e['loc'])) or kind.__name__.lower()}: {_explain(e)}" for e in error.errors()]
         raise RecipeError("\n".join(lines)) from error
 
 

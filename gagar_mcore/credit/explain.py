@@ -21,11 +21,12 @@ def explain(
 ) -> Explanation:
     """The way of one trajectory of a group through `compute_credit`, which takes the same arguments.
     Raises its errors, and KeyError for an id that the group does not hold."""
-    members = {outcome.id: outcome for outcome in outcomes}
-    member = members[trajectory_id]
-    ledger = open_ledger(members.values(), verdict, params, fallback)
-    stages, kept = ledger.stages, member.valid and ledger.stages is not None
+    outcomes = list(outcomes)
+    ledger = open_ledger(outcomes, verdict, params, fallback)
+    member = {outcome.id: outcome for outcome in outcomes}[trajectory_id]
+    stages = ledger.stages
     moved = stages.redistribution if stages else None
+    advantage = stages.advantages.get(trajectory_id) if stages else None
     return Explanation(
         trajectory_id,
         params.method,
@@ -40,7 +41,7 @@ def explain(
         to_float(moved.bounded) if moved else 1.0,
         moved.capped if moved else False,
         tuple(_replay(_operations(ledger, trajectory_id))) if member.valid else (),
-        float(stages.advantages[trajectory_id]) if stages and kept else None,
+        None if advantage is None else float(advantage),
         _remark(ledger, member, params.method),
     )
 

@@ -1,5 +1,6 @@
 """The way of one trajectory to its advantage: steps of arithmetic that add up, and a sentence."""
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class Step:
             return True
         made = OPERATIONS[self.operation](before, self.operand)
         scale = abs(self.value) if self.operation == "times" else max(abs(before), abs(self.operand))
-        return abs(made - self.value) <= TOLERANCE * scale + sys.float_info.min
+        return abs(made - self.value) <= TOLERANCE * scale + math.ulp(0.0) * max(1.0, abs(self.operand))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,25 @@
 """Where `gagar credit` reads and writes."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
 
+from gagar_mcore.config.load import RecipeError, load_method
 from gagar_mcore.credit.params import CreditParams
 from gagar_mcore.integrations.jsonl_credit import run_credit
 
 STANDARD = "-"
+
+
+def credit_params(method: str, cap: str, min_valid: int, settings: Sequence[str]) -> CreditParams:
+    """What `gagar credit` is told; a cap of `none` is no cap, `settings` are further `field=value`. Raises RecipeError."""
+    bound = "null" if cap.lower() == "none" else cap
+    section = load_method([f"name={method}", f"cap={bound}", f"min_valid={min_valid}", *settings])
+    if section.behaviour_shaping:
+        raise RecipeError("behaviour_shaping: works on tokens, in a trainer; gagar credit sees trajectories")
+    return section.params()
 
 
 def credit_files(source: str, target: str, params: CreditParams) -> int:

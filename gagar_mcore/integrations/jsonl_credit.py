@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any, TextIO
 
 from gagar_mcore.credit import CreditParams, VerdictError, compute_credit
+from gagar_mcore.credit.length import MEASURES
 from gagar_mcore.integrations.jsonl_schema import GroupLine, LineError, parse_group, parse_verdict
 from gagar_mcore.records.types import Credit
 
@@ -33,7 +34,9 @@ def run_credit(lines: Iterable[str], out: TextIO, err: TextIO, params: CreditPar
 
 
 def credit_group(group: GroupLine, params: CreditParams) -> dict[str, Any]:
-    """The answer to one group, as JSON data."""
+    """The answer to one group, as JSON data. Raises LineError for a length that the length penalty misses."""
+    if params.length_penalty:
+        _require_lengths(group)
     if group.verdict is None:
         return _answer(group.group_id, compute_credit(group.trajectories, None, params))
     try:
@@ -41,6 +44,13 @@ def credit_group(group: GroupLine, params: CreditParams) -> dict[str, Any]:
     except VerdictError as error:
         return _answer(group.group_id, compute_credit(group.trajectories, None, params, fallback=f"invalid: {error}"))
     return _answer(group.group_id, compute_credit(group.trajectories, verdict, params))
+
+
+def _require_lengths(group: GroupLine) -> None:
+    for index, trajectory in enumerate(group.trajectories):
+        for measure in MEASURES if trajectory.valid else ():
+            if getattr(trajectory, measure) is None:
+                raise LineError(f"trajectories[{index}].{measure}: required and missing, the length penalty is on")
 
 
 def _answer(group_id: str, credit: Credit) -> dict[str, Any]:

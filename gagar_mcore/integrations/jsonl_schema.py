@@ -10,6 +10,7 @@ from gagar_mcore.records.types import Grade, Verdict
 
 Id = Annotated[str, Field(min_length=1)]
 Criterion = Annotated[int, Field(ge=1, le=5)]
+Length = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class LineError(ValueError):
@@ -21,9 +22,18 @@ class _Strict(BaseModel):
 
 
 class TrajectoryLine(_Strict):
+    """`turns`, `input_tokens` and `output_tokens`, as in `records.Lengths`, are needed where the length penalty is on."""
+
     id: Id
     reward: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
     valid: bool
+    turns: Length | None = None
+    input_tokens: Length | None = None
+    output_tokens: Length | None = None
+
+    @property
+    def lengths(self) -> Self:
+        return self
 
 
 class GroupLine(_Strict):

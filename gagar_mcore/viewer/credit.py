@@ -35,7 +35,7 @@ def _row(group: Group, trajectory: Trajectory, max_text: int) -> Markup:
     tests = trajectory.verification.tests.values() if trajectory.verification else ()
     cells = [
         element("td", mark(group, trajectory), name(trajectory), class_="member"),
-        element("td", f"{trajectory.reward:g}"),
+        element("td", _reward(credit, trajectory)),
         element("td", words, class_=f"word {style}"),
         element("td", f"{sum(t == 'passed' for t in tests)}/{len(tests)}" if tests else ""),
         element("td", _grades(grade) if grade else ""),
@@ -46,6 +46,11 @@ def _row(group: Group, trajectory: Trajectory, max_text: int) -> Markup:
         element("td", _advantage(credit, trajectory.id), class_="advantage"),
     ]
     return element("tr", *cells)
+
+
+def _reward(credit: Credit, trajectory: Trajectory) -> str:
+    penalty = credit.penalties.get(trajectory.id)
+    return f"{trajectory.reward:g}" if penalty is None else f"{trajectory.reward:g} - {penalty:.3g} for length"
 
 
 def _grades(grade: Grade) -> Markup:

@@ -28,7 +28,7 @@ def group(*rewards, invalid=()):
 
 
 def exact_advantages(members, factors, hacks, params):
-    """Advantage by id as a fraction, {} for a dropped group; `factors` of the passing ids that are no hack, None for no verdict."""
+    """Fraction by id, {} for a dropped group; `factors` of the passing ids that are no hack, None for no verdict."""
     valid = [m for m in members if m.valid]
     n = len(valid)
     reward = [Fraction(m.reward) * (m.id not in hacks) for m in valid]

@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
+from gagar_mcore.config.load import RecipeError
 from gagar_mcore.credit import CreditParams
-from gagar_mcore.integrations.credit_files import credit_files
+from gagar_mcore.integrations.credit_files import credit_files, credit_params
 
 LINE = json.dumps({"group_id": "g", "trajectories": [{"id": i, "reward": r, "valid": True} for i, r in (("a", 1), ("b", 0))]})
 
@@ -34,3 +35,30 @@ def test_a_stream_is_answered_line_by_line():
             assert json.loads(process.stdout.readline())["advantages"] == {"a": 0.5, "b": -0.5}
         process.stdin.close()
         assert process.wait(timeout=60) == 0
+
+
+def test_options_and_settings_become_constants():
+    assert credit_params("gagar", "1.5", 2, []) == CreditParams()
+    settings = ["length_penalty=true", "weights=[0.2, 0.2, 0.2, 0.2, 0.2]"]
+    assert credit_params("grpo", "2", 3, settings) == CreditParams("grpo", 2.0, 3, (0.2,) * 5, length_penalty=True)
+
+
+@pytest.mark.parametrize("cap", ["none", "None"])
+def test_no_cap_can_be_said(cap):
+    assert credit_params("gagar", cap, 2, []).cap is None
+
+
+@pytest.mark.parametrize(
+    ("cap", "settings", "message"),
+    [
+        ("0.5", [], "method: cap: .* greater than or equal to 1"),
+        ("nan", [], "method: cap: .* finite"),
+        ("much", [], "method: cap: "),
+        ("1.5", ["t3"], "write it as"),
+        ("1.5", ["length_gama=2"], "method: length_gama: unknown field"),
+        ("1.5", ["behaviour_shaping=true"], "^behaviour_shaping: works on tokens"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_name(cap, settings, message):
+    with pytest.raises(RecipeError, match=message):
+        credit_params("gagar", cap, 2, settings)

@@ -64,6 +64,26 @@ def test_options_reach_the_credit_step():
     assert found[2]["dropped"] == "too_few_valid"
 
 
+LENGTHS = {"turns": 10, "input_tokens": 100.0, "output_tokens": 50}
+
+
+def test_lengths_reach_the_length_penalty():
+    members = [trajectory(i) | LENGTHS for i in ("t1", "t2", "t3")] + [trajectory("t4", 0) | LENGTHS]
+    members[2] |= {"turns": 12.5}
+    code, [found], errors = run(line(trajectories=members), params=CreditParams("grpo", length_penalty=True))
+    assert (code, errors) == (0, [])
+    assert found["advantages"] == pytest.approx({"t1": 0.275, "t2": 0.275, "t3": 0.175, "t4": -0.725})
+
+
+@pytest.mark.parametrize("field", LENGTHS)
+def test_a_length_that_the_penalty_misses_makes_a_bad_line(field):
+    members = [trajectory("t1") | LENGTHS, trajectory("t2", 0) | LENGTHS, trajectory("t3", 0, valid=False)]
+    del members[1][field]
+    code, answers, errors = run(line(trajectories=members), params=CreditParams(length_penalty=True))
+    assert (code, answers) == (2, [])
+    assert errors == [f"line 1: trajectories[1].{field}: required and missing, the length penalty is on"]
+
+
 def test_invalid_ids_are_absent_and_a_dropped_group_has_no_advantages():
     mixed = [trajectory("t1"), trajectory("t2", 0), trajectory("t3", 0, valid=False)]
     assert answer(line(trajectories=mixed))["advantages"] == {"t1": 0.5, "t2": -0.5}
@@ -158,6 +178,10 @@ def broken(**changes):
         (broken(valid="true"), "trajectories[1].valid: "),
         (broken(valid=1), "trajectories[1].valid: "),
         (broken(length=9), "trajectories[1].length: unknown field"),
+        (broken(turns=-1), "trajectories[1].turns: "),
+        (broken(input_tokens=float("nan")), "trajectories[1].input_tokens: "),
+        (broken(output_tokens=float("inf")), "trajectories[1].output_tokens: "),
+        (broken(output_tokens=True), "trajectories[1].output_tokens: "),
         ('{"group_id": "g", "trajectories": [{"id": "t1", "reward": 1}]}', "trajectories[0].valid: required and missing"),
         (
             '{"group_id": "g", "group_id": "h", "trajectories": []}',

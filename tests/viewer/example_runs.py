@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from gagar_mcore.config.load import dump_recipe, load_recipe
+from gagar_mcore.credit import CreditParams, compute_credit
 from gagar_mcore.randomness import python_rng
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.serialize import to_plain
 from gagar_mcore.records.store import publish_json, write_file
-from gagar_mcore.records.types import Credit, Grade, Group, Trajectory, Turn, Verdict, Verification, WeightSpan
+from gagar_mcore.records.types import Grade, Group, Trajectory, Turn, Verdict, Verification, WeightSpan
 from gagar_mcore.tracking.metrics import MetricsLog
 
 PATCH = """diff --git a/calc.py b/calc.py
@@ -70,11 +71,8 @@ def graded_group(step: int, group_id: str, task_id: str = "bug-17-00001") -> tup
     grades |= {i: Grade(4, 4, 3, 3, 4, rank=2, citations=["patch:calc.py:14"]) for i in ids[2:4]}
     grades[ids[4]] = Grade(2, 2, 1, 1, 2, rank=3, rewrite=True, citations=["patch:calc.py:14", "turn:1"])
     grades[ids[5]] = Grade(5, 5, 5, 5, 5, rank=1, workaround=True, citations=["turn:0"])
-    advantages = dict(zip(ids, [0.41, 0.41, 0.35, 0.35, 0.08, -0.71, -0.71], strict=False))
-    tiers = dict(zip(ids, [1, 1, 2, 2, 3], strict=False))
-    factors = dict(zip(ids, [1.0, 1.0, 0.85, 0.85, 0.2], strict=False))
-    credit = Credit("gagar", True, None, None, 1.244, False, advantages, tiers, factors)
-    return Group(group_id, step, task_id, ids, Verdict("static", grades, [ids[5]], 0.3), credit), members
+    verdict = Verdict("static", grades, [ids[5]], 0.3)
+    return Group(group_id, step, task_id, ids, verdict, compute_credit(members, verdict, CreditParams())), members
 
 
 def publish(layout: RunLayout, group: Group, trajectories: list[Trajectory], instruction: str | None = None) -> None:

@@ -106,12 +106,20 @@ def test_a_group_is_shown_from_task_to_credit(layout):
     assert "edit:4:    return max(values) - min(values)" in page.text
     assert "+    return max(values) - min(values)" in page.text
     assert "calc.width[0]" in page.text
-    assert "lambda 1.2440" in page.text
+    assert "lambda 1.2821" in page.text
     assert "5 of 7 pass" in page.text
-    assert "+0.350" in page.text and "-0.710" in page.text
+    assert "+0.311" in page.text and "-0.714" in page.text
     assert "patch:calc.py:14" in page.text and "rewrite" in page.text
     marks = [a["class"] for tag, a in page.elements if tag == "span" and a.get("class", "").startswith("mark ")]
     assert set(marks) == {f"mark {style}" for style in ("tier1", "tier2", "tier3", "hack", "failed", "invalid")}
+
+
+def test_a_length_penalty_is_shown_beside_the_reward(layout):
+    make_run(layout, steps=1, groups=0)
+    group, members = graded_group(1, "s000001-g0000")
+    publish(layout, replace(group, credit=replace(group.credit, penalties={members[2].id: 0.125})), members)
+    _, page = read(layout)
+    assert "1 - 0.125 for length" in page.text
 
 
 def test_equal_patches_share_a_column(layout):
