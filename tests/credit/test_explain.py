@@ -54,7 +54,8 @@ def test_penalty_cap_and_correction_in_words():
     assert found["t2"] == (
         "advantage +0.3592: reward 1 from the tests, minus a length penalty of 0.2, "
         "minus the mean 0.56 of 5 valid trajectories, "
-        "times discount factor 0.85 (tier 2) and lambda 1.1 (capped, 1.53005 before), plus 0.06296 to re-centre the group, as the cap bit, times 5/4 for the group size."
+        "times discount factor 0.85 (tier 2) and lambda 1.1 (capped, 1.53005 before), "
+        "plus 0.06296 to re-centre the group, as the cap bit, times 5/4 for the group size."
     )
 
 
