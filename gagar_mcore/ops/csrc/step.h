@@ -93,11 +93,17 @@ GAGAR_FN uint32_t float_to_bits(float value) {
 
 GAGAR_FN float from_bf16(uint16_t bits) { return bits_to_float((uint32_t)bits << 16); }
 
+// condition ? yes : no by bits: compilers turn it into a vector blend where they would make a branch of several ternaries.
+GAGAR_FN float select(bool condition, float yes, float no) {
+  uint32_t mask = 0u - (uint32_t)condition;
+  return bits_to_float((float_to_bits(yes) & mask) | (float_to_bits(no) & ~mask));
+}
+
 // e^x to about one unit in the last place, the same on every processor and free of branches; x is held within +-80, NaN stays NaN.
 GAGAR_FN float exponential(float x) {
   const float round = 12582912.f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-  x = x > 80.f ? 80.f : x;
-  x = x < -80.f ? -80.f : x;
+  x = select(x > 80.f, 80.f, x);
+  x = select(x < -80.f, -80.f, x);
   float shifted = x * 1.44269504f + round, n = shifted - round;
   float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
   float p = 1.f / 5040;
@@ -114,7 +120,7 @@ GAGAR_FN float exponential(float x) {
 // e^x - 1 - x without the cancellation at small x.
 GAGAR_FN float k3(float x, float exp_x) {
   float series = x * x * (.5f + x * (1.f / 6 + x * (1.f / 24 + x * (1.f / 120 + x * (1.f / 720 + x * (1.f / 5040))))));
-  return x > -.25f && x < .25f ? series : exp_x - 1.f - x;
+  return select((x > -.25f) & (x < .25f), series, exp_x - 1.f - x);
 }
 
 // What all tokens of a sequence share.
@@ -149,32 +155,31 @@ struct Token {
 template <int LOSS, bool OLD, bool REF>
 GAGAR_FN Token token_step(const Step &a, const Sequence &q, float logprob, float rollout, float old, float ref, uint8_t flags) {
   bool trained = flags & TRAINED, flag = flags & FLAGGED;
-  float on = trained ? 1.f : 0.f;
-  logprob = trained ? logprob : 0.f;
-  rollout = trained ? rollout : 0.f;
-  old = OLD && trained ? old : rollout;
-  float advantage = flag ? q.flagged : q.clean;
-  advantage = trained ? advantage : 0.f;
+  float on = select(trained, 1.f, 0.f);
+  logprob = select(trained, logprob, 0.f);
+  rollout = select(trained, rollout, 0.f);
+  old = OLD ? select(trained, old, 0.f) : rollout;
+  float advantage = select(trained, select(flag, q.flagged, q.clean), 0.f);
 
   float ratio = LOSS == GSPO ? q.ratio : exponential(logprob - old);
-  float clipped = ratio < q.low ? q.low : (ratio > q.high ? q.high : ratio);
+  float clipped = select(ratio < q.low, q.low, select(ratio > q.high, q.high, ratio));
   float free = -ratio * advantage, bounded = -clipped * advantage, slope, loss;
-  bool masked = ratio < q.low || ratio > q.high;
+  bool masked = (ratio < q.low) | (ratio > q.high);
   if (LOSS == MIMO) {
-    slope = masked ? 0.f : free;
+    slope = select(masked, 0.f, free);
     loss = slope * logprob;
   } else if (LOSS == CISPO) {
     slope = bounded;
     loss = slope * logprob;
   } else {
     masked = bounded > free;
-    slope = masked ? 0.f : free;
-    loss = masked ? bounded : free;
+    slope = select(masked, 0.f, free);
+    loss = select(masked, bounded, free);
     if (LOSS == PPO) {
       float ceiling = -a.dual_clip * advantage;
       bool too_high = (a.dual != 0) & (advantage < 0.f) & (loss > ceiling);
-      slope = too_high ? 0.f : slope;
-      loss = too_high ? ceiling : loss;
+      slope = select(too_high, 0.f, slope);
+      loss = select(too_high, ceiling, loss);
       masked = masked | too_high;
     }
   }
@@ -182,21 +187,21 @@ GAGAR_FN Token token_step(const Step &a, const Sequence &q, float logprob, float
   if (OLD) {
     float off = exponential(old - rollout);
     bool above = (a.truncate != 0) & (off > a.tis_cap);
-    importance = a.truncate ? (above ? a.tis_cap : off) : 1.f;
-    truncated = above ? on : 0.f;
+    importance = select(a.truncate != 0, select(above, a.tis_cap, off), 1.f);
+    truncated = select(above, on, 0.f);
     slope *= importance;
     loss *= importance;
   }
   float kl = 0.f;
   if (REF) {
-    float gap = (trained ? ref : 0.f) - logprob;
+    float gap = select(trained, ref, 0.f) - logprob;
     kl = k3(gap, exponential(gap));
     loss += a.kl_coef * kl;
     slope -= a.kl_coef * (kl + gap);
   }
   float diff = logprob - rollout;
-  return {q.weight * slope, q.weight * loss, on, masked ? on : 0.f, on * ratio, diff < 0.f ? -diff : diff, -diff,
-          kl, on * importance, truncated, flag ? on : 0.f};
+  return {q.weight * slope, q.weight * loss, on, select(masked, on, 0.f), on * ratio, select(diff < 0.f, -diff, diff), -diff,
+          kl, on * importance, truncated, select(flag, on, 0.f)};
 }
 
 }  // namespace gagar
