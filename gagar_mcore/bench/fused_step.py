@@ -85,9 +85,16 @@ def make_columns(tokens: int, sequences: int, loss: str, device: str) -> Columns
     rollout = -3 * torch.rand(tokens, generator=generator)
     flags = (torch.rand(tokens, generator=generator) < 0.6).to(torch.uint8)
     numbers = torch.randn(2, sequences, generator=generator, dtype=torch.float64)
-    columns = (near(rollout), rollout, flags, numbers[0], numbers[1].abs() / tokens, cu_seqlens)
-    old, ref = (near(rollout).to(device) if loss == "ppo" else None for _ in range(2))
-    return Columns(*(column.to(device) for column in columns), old=old, ref=ref)
+    return Columns(
+        logprobs=near(rollout).to(device),
+        rollout=rollout.to(device),
+        flags=flags.to(device),
+        advantages=numbers[0].to(device),
+        weights=numbers[1].abs().div(tokens).to(device),
+        cu_seqlens=cu_seqlens.to(device),
+        old=near(rollout).to(device) if loss == "ppo" else None,
+        ref=near(rollout).to(device) if loss == "ppo" else None,
+    )
 
 
 def make_variants(columns: Columns, loss: str, num_bytes: int) -> dict[str, Callable[[], object]]:
