@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gagar_mcore.ops.build import BuildError, compile_command
 from gagar_sandbox import Check, diagnose
 
 
@@ -38,7 +39,15 @@ def _python() -> list[Check]:
         Check(
             "git", shutil.which("git") is not None, shutil.which("git") or "none", "install git: sandboxes take patches with it"
         ),
+        _compiler(),
     ]
+
+
+def _compiler() -> Check:
+    try:
+        return Check("C++ compiler", True, compile_command("cpu")[0])
+    except BuildError as error:
+        return Check("C++ compiler", False, "none", f"{error}; without one the fused step runs as plain PyTorch", needed=False)
 
 
 def _packages() -> list[Check]:

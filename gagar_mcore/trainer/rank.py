@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 
 from gagar_mcore.config.learning import TrainerSection
+from gagar_mcore.ops.build import Device
+from gagar_mcore.ops.library import library
 from gagar_mcore.trainer import cpu
 
 
@@ -32,6 +34,15 @@ def start_rank(trainer: TrainerSection) -> None:
     if dist.get_world_size() != trainer.world_size:
         raise ValueError(f"trainer: the layout needs {trainer.world_size} ranks, {dist.get_world_size()} were started")
     build_groups(trainer)
+    compile_kernels("cuda" if on_gpu else "cpu")
+
+
+def compile_kernels(device: Device) -> None:
+    """One rank a machine compiles the fused step where it is not compiled yet, the others find it."""
+    if os.environ["LOCAL_RANK"] == "0":
+        library(device)
+    dist.barrier()
+    library(device)
 
 
 def build_groups(trainer: TrainerSection) -> None:
