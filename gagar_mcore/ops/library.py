@@ -43,6 +43,7 @@ class Step(ctypes.Structure):
         ("behaviour", c_void_p),
         ("counts", c_void_p),
         ("gradient", c_void_p),
+        ("value", c_void_p),
         ("sums", c_void_p),
         ("maxima", c_void_p),
         ("loss", c_int32),

@@ -33,17 +33,18 @@ def policy_step(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Loss `[]`, gradient `[num_local]` float32, sums and maxima of `PolicyStats`."""
     gradient = torch.empty_like(logprobs, dtype=torch.float32)
+    value = torch.empty((), dtype=torch.float64, device=logprobs.device)
     sums, maxima = (torch.empty(len(names), dtype=torch.float64, device=logprobs.device) for names in (SUMS, MAXIMA))
     *bounds, dual_clip, tis_cap, kl_coef, kappa = constants
     step = Step(
         layout_of(flags, cu_seqlens, cu_local, num_local, cp_size, cp_rank, halved),
         *(pointer(t) for t in (logprobs, old_logprobs, ref_logprobs, rollout_logprobs, flags, advantages, weights)),
-        *(pointer(t) for t in (behaviour, counts, gradient, sums, maxima)),
+        *(pointer(t) for t in (behaviour, counts, gradient, value, sums, maxima)),
         LOSS_CODES[loss], logprobs.dtype == torch.bfloat16, tis_cap > 0, dual_clip > 0,
         *bounds, dual_clip, tis_cap, kl_coef, kappa,
     )  # fmt: skip
     launch("step", step, logprobs.device)
-    return sums[0].clone(), gradient, sums, maxima
+    return value, gradient, sums, maxima
 
 
 @policy_step.register_fake

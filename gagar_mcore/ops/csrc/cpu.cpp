@@ -124,6 +124,7 @@ void step(const Step &a, int threads) {
     for (int i = 0; i < NUM_SUMS; ++i) a.sums[i] += partial.sums[i];
     for (int i = 0; i < NUM_MAXIMA; ++i) a.maxima[i] = std::max(a.maxima[i], (double)partial.maxima[i]);
   }
+  *a.value = a.sums[SUM_LOSS];
 }
 
 void count(const Step &a, double *out, int threads) {

@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(THREADS) step_kernel(Step a, double *partials)
 }
 
 // One warp for each sum and maximum. Bounds that contradict each other make the loss NaN: the host is not asked.
-__global__ void finish_kernel(Layout l, const double *partials, int blocks, double *sums, double *maxima) {
+__global__ void finish_kernel(Layout l, const double *partials, int blocks, double *value, double *sums, double *maxima) {
   bool bad = l.cu_seqlens[0] != 0 || l.cu_local[0] != 0 || l.cu_seqlens[l.num_sequences] != l.num_tokens;
   for (int64_t s = threadIdx.x; s < l.num_sequences; s += blockDim.x) bad |= !consistent(l, s);
   bad = __syncthreads_or(bad);
@@ -145,6 +145,7 @@ __global__ void finish_kernel(Layout l, const double *partials, int blocks, doub
   }
   x = i < NUM_SUMS ? reduce_sum(x) : reduce_max(x);
   if (threadIdx.x % 32) return;
+  if (i == SUM_LOSS) *value = x;
   if (i < NUM_SUMS) sums[i] = x; else maxima[i - NUM_SUMS] = x;
 }
 
@@ -207,7 +208,8 @@ int launch_step(const Step &a, double *partials, cudaStream_t stream) {
   const int64_t tiles = (a.layout.num_local + TILE - 1) / TILE;
   const int blocks = (int)std::clamp<int64_t>(tiles, 1, std::min(processors * std::max(resident, 1), MAX_BLOCKS));
   LAUNCH(kernel, blocks, THREADS, stream)(a, partials);
-  if (LOSS != BROADCAST) LAUNCH(finish_kernel, 1, 32 * NUM_PARTIALS, stream)(a.layout, partials, blocks, a.sums, a.maxima);
+  if (LOSS != BROADCAST)
+    LAUNCH(finish_kernel, 1, 32 * NUM_PARTIALS, stream)(a.layout, partials, blocks, a.value, a.sums, a.maxima);
   return (int)cudaGetLastError();
 }
 

@@ -37,7 +37,7 @@ struct Step {
   const double *behaviour;                             // alpha, beta; null: no shaping
   const double *counts;                                // [S, NUM_COUNTS], read by GSPO
   float *gradient;                                     // [num_local]
-  double *sums, *maxima;                               // [NUM_SUMS], [NUM_MAXIMA]
+  double *value, *sums, *maxima;                       // [] the loss, [NUM_SUMS], [NUM_MAXIMA]; null for BROADCAST
   int32_t loss, bf16, truncate, dual;
   float positive_low, positive_high, negative_low, negative_high, dual_clip, tis_cap, kl_coef, kappa;
 };
