@@ -4,12 +4,14 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 
 VENV := .venv
+VERL := .venv-verl
 RUN := $(VENV)/bin/python
+SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 TORCH := $(shell sed -n 's/^torch==/torch==/p' requirements.lock)
 SMOKE_OUTPUT ?= runs/smoke
 SMOKE_ARGS ?=
 
-.PHONY: smoke test lint clean
+.PHONY: smoke test test-verl lint wheel clean
 
 smoke: $(VENV)/.installed
 	@rm -rf "$(SMOKE_OUTPUT)"
@@ -18,10 +20,18 @@ smoke: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(RUN) -m pytest
 
+# The tests that need verl, which wants another transformers than we do: an environment of its own on top of .venv.
+test-verl: $(VERL)/.installed
+	$(VERL)/bin/python -m pytest tests/integrations
+
 lint: $(VENV)/.installed-dev
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+
+# Carries the compiled fused step: for the CPU, and for sm_90 and later GPUs where nvcc is at hand.
+wheel: $(VENV)/bin/python
+	GAGAR_COMPILE=1 $(RUN) -m pip wheel --no-deps --wheel-dir dist .
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -39,5 +49,11 @@ $(VENV)/.installed-dev: requirements-dev.lock $(VENV)/.installed
 	$(RUN) -m pip install -r requirements-dev.lock
 	@touch $@
 
+$(VERL)/.installed: requirements-verl.lock $(VENV)/.installed-dev
+	$(RUN) -m venv --clear $(VERL)
+	$(VERL)/bin/python -m pip install --no-deps -r requirements-verl.lock
+	@echo "import site; site.addsitedir('$$($(RUN) -c '$(SITE)')')" > "$$($(VERL)/bin/python -c '$(SITE)')/beneath.pth"
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VERL) build dist .pytest_cache .mypy_cache .ruff_cache
