@@ -2,8 +2,9 @@
 
     python benchmarks/logprob.py [--case TOKENSxVOCABULARYxHIDDEN ...] [--json]
 
-Rounds alternate between the two; seconds are medians, of a second call in a process. Peak is what the first call takes
-beside its inputs: resident memory of the process, or allocated memory of the GPU.
+Rounds alternate between the two; seconds are medians, of a second call in a process. Where other work shares the cores, compare
+CPU seconds, best with `--threads 1`. Peak is what the first call takes beside its inputs: resident memory of the process, or
+allocated memory of the GPU.
 """
 
 import argparse
@@ -37,7 +38,7 @@ class Setting:
     case: str
     dtype: str
     device: str
-    chunk_mib: int
+    chunk_mib: int | None
     threads: int
 
 
@@ -45,6 +46,7 @@ class Setting:
 class Measured:
     peak_bytes: int
     seconds: float
+    cpu_seconds: float
 
 
 def run(
@@ -52,7 +54,7 @@ def run(
     *,
     dtype: str = "float32",
     device: str = "auto",
-    chunk_mib: int = 256,
+    chunk_mib: int | None = None,
     threads: int = 0,
     rounds: int = 3,
 ) -> dict[str, Any]:
@@ -67,16 +69,20 @@ def _compare(case: str, rounds: int, settings: dict[str, Any]) -> dict[str, Any]
     for _ in range(rounds):
         for variant in VARIANTS:
             measured[variant].append(_measure_apart(Setting(variant, case, **settings)))
-    plain, chunked = (
-        Measured(max(m.peak_bytes for m in runs), statistics.median(m.seconds for m in runs)) for runs in measured.values()
-    )
+    plain, chunked = (_summary(runs) for runs in measured.values())
     return {
         "case": case,
         "plain": asdict(plain),
         "chunked": asdict(chunked),
         "memory_ratio": plain.peak_bytes / chunked.peak_bytes,
         "time_ratio": plain.seconds / chunked.seconds,
+        "cpu_time_ratio": plain.cpu_seconds / chunked.cpu_seconds,
     }
+
+
+def _summary(runs: list[Measured]) -> Measured:
+    seconds, cpu_seconds = (statistics.median(column) for column in zip(*((m.seconds, m.cpu_seconds) for m in runs), strict=True))
+    return Measured(max(m.peak_bytes for m in runs), seconds, cpu_seconds)
 
 
 def _measure_apart(setting: Setting) -> Measured:
@@ -100,9 +106,9 @@ def measure(setting: Setting) -> Measured:
     before = reset()
     _step(step, arguments, setting)
     peak_bytes = peak() - before
-    started = time.perf_counter()
+    wall, cpu = time.perf_counter(), time.process_time()
     _step(step, arguments, setting)
-    return Measured(peak_bytes, time.perf_counter() - started)
+    return Measured(peak_bytes, time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def _inputs(setting: Setting) -> tuple["Tensor", "Tensor", "Tensor"]:
@@ -136,7 +142,8 @@ def _plain(hidden: "Tensor", weight: "Tensor", targets: "Tensor", _: Setting) ->
 def _chunked(hidden: "Tensor", weight: "Tensor", targets: "Tensor", setting: Setting) -> "Tensor":
     from gagar_mcore.ops.logprob import linear_logprobs
 
-    logprobs, _ = linear_logprobs(hidden, weight, targets, chunk_bytes=setting.chunk_mib * MIB)
+    chunk_bytes = None if setting.chunk_mib is None else setting.chunk_mib * MIB
+    logprobs, _ = linear_logprobs(hidden, weight, targets, chunk_bytes=chunk_bytes)
     return logprobs
 
 
@@ -178,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--case", action="append", type=_case, metavar=FORM, help=f"default: {', '.join(CASES)}")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--chunk-mib", type=int, default=256, help="scratch memory of the chunked variant")
+    parser.add_argument("--chunk-mib", type=int, help="scratch memory of the chunked variant; default: as the device has it")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0: torch's choice")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
@@ -199,14 +206,20 @@ def _case(text: str) -> str:
 
 
 def table(result: dict[str, Any]) -> str:
-    head = f"{'case':>20} {'plain MiB':>10} {'chunked':>8} {'ratio':>6} {'plain s':>9} {'chunked':>8} {'ratio':>6}"
+    head = f"{'case':>20}" + "".join(f"{f'{what}: plain':>16}{'chunked':>9}{'ratio':>7}" for what in ("MiB", "s", "CPU s"))
     rows = [
-        f"{entry['case']:>20} {entry['plain']['peak_bytes'] / MIB:10.0f} {entry['chunked']['peak_bytes'] / MIB:8.0f}"
-        f" {entry['memory_ratio']:6.1f} {entry['plain']['seconds']:9.3f} {entry['chunked']['seconds']:8.3f}"
-        f" {entry['time_ratio']:6.2f}"
+        f"{entry['case']:>20}"
+        + _columns(entry, "peak_bytes", "memory_ratio", MIB, ".0f")
+        + _columns(entry, "seconds", "time_ratio", 1, ".2f")
+        + _columns(entry, "cpu_seconds", "cpu_time_ratio", 1, ".2f")
         for entry in result["cases"]
     ]
     return "\n".join([f"{result['dtype']} on {result['device']}, forward and backward", head, *rows])
+
+
+def _columns(entry: dict[str, Any], field: str, ratio: str, unit: float, form: str) -> str:
+    plain, chunked = (format(entry[variant][field] / unit, form) for variant in VARIANTS)
+    return f"{plain:>16}{chunked:>9}{entry[ratio]:7.2f}"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from gagar_mcore.ops.logprob_blocks import Blocks, block_gradient, block_terms, merge_terms, no_terms, plan_blocks, row_factors
 
-CHUNK_BYTES = 256 << 20
+CPU_CHUNK = 64 << 20  # larger blocks go back to the system each time, and come with a page fault for every page
+GPU_CHUNK = 256 << 20
 DTYPES = (torch.bfloat16, torch.float32, torch.float64)
 Entropy = Literal["none", "detached", "differentiable"]
 
@@ -25,7 +26,7 @@ def linear_logprobs(
     group: dist.ProcessGroup | None = None,
     entropy: Entropy = "none",
     reduce_hidden_grad: bool = True,
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """log softmax(hidden @ weight.T / temperature) at `targets`, and the entropy of that distribution.
 
@@ -39,13 +40,15 @@ def linear_logprobs(
     each rank gets its own part of the sum, for a caller whose backward pass adds the parts up, as the gather of Megatron's
     sequence parallelism does. One all-gather forward, at most one all-reduce backward.
 
-    Memory: logits are computed in blocks, forward and again backward, in at most `chunk_bytes` of scratch; beside that live
-    the inputs, the gradients asked for (the weight's also in float32 where it is of a smaller dtype) and, per token,
-    64 + 48 TP bytes. Nothing grows with V N.
+    Memory: logits are computed in blocks, forward and again backward, in at most `chunk_bytes` of scratch (by default
+    `GPU_CHUNK` or `CPU_CHUNK`); beside that live the inputs, the gradients asked for (the weight's also in float32 where it is
+    of a smaller dtype) and, per token, 64 + 48 TP bytes. Nothing grows with V N.
 
     Raises ValueError for shapes, dtypes or devices that do not fit together, outside `group`, and for targets outside
     [0, V); on CUDA, where looking would wait for the device, such a target's log-prob is NaN.
     """
+    if chunk_bytes is None:
+        chunk_bytes = CPU_CHUNK if hidden.device.type == "cpu" else GPU_CHUNK
     shard = _Shard(temperature, group, entropy, reduce_hidden_grad, chunk_bytes)
     _check_tensors(hidden, weight, targets)
     _check_options(shard)
