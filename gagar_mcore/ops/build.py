@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -38,52 +40,76 @@ def library_path(device: Device) -> Path:
     if shipped.is_file():
         return shipped
     command = compile_command(device)
-    target = cache_folder() / digest(command) / NAMES[device]
+    target = cache_folder() / digest(command, compiler(device)) / NAMES[device]
     if not target.is_file():
         compile_library(command, target)
     return target
 
 
-def compile_command(device: Device) -> list[str]:
-    """The compiler, its flags and the source; `CXX` and `NVCC` name other compilers. Raises BuildError where there is none."""
+def compiler(device: Device) -> list[str]:
+    """The words that call it; `CXX` and `NVCC` name others than the system's. Raises BuildError where there is none."""
     variable, default = ("CXX", "c++") if device == "cpu" else ("NVCC", "nvcc")
-    compiler = shlex.split(os.environ.get(variable) or default)
-    if shutil.which(compiler[0]) is None:
-        raise BuildError(f"no {compiler[0]} is on the PATH: install a C++ compiler, or set {variable}")
+    text = os.environ.get(variable, "").strip() or default
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise BuildError(f"{variable}: {text!r} is no command: {error}") from None
+    if shutil.which(words[0]) is None:
+        raise BuildError(f"no {words[0]} is on the PATH: install a C++ compiler, or set {variable}")
+    return words
+
+
+def compile_command(device: Device) -> list[str]:
+    """The compiler, its flags and the source. Raises BuildError."""
     if device == "cuda":
-        return [*compiler, *NVCC_FLAGS, str(SOURCES / "cuda.cu")]
-    return [*compiler, *GCC_FLAGS, "-fopenmp", str(SOURCES / "cpu.cpp")]
+        return [*compiler(device), *NVCC_FLAGS, str(SOURCES / "cuda.cu")]
+    return [*compiler(device), *GCC_FLAGS, "-fopenmp", str(SOURCES / "cpu.cpp")]
 
 
 def compile_library(command: list[str], target: Path) -> str:
     """Compile into `target`, which appears whole or not at all: processes that build at once do not meet.
 
     Returns what the compiler said. Raises BuildError."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        made = Path(folder) / target.name
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            made = Path(folder) / target.name
+            said = run([*command, "-o", str(made)])
+            made.replace(target)
+    except OSError as error:
+        raise BuildError(f"{target.parent}: {error}; set XDG_CACHE_HOME to a folder that can be written") from None
+    return said
+
+
+def run(command: list[str]) -> str:
+    """What a command says, while it ends well and in time. Raises BuildError."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
         try:
-            run = subprocess.run(
-                [*command, "-o", str(made)], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
-            )
+            said, _ = process.communicate(timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
-            raise BuildError(f"{command[0]} did not finish in {TIMEOUT_SECONDS:.0f} s") from None
-        if run.returncode:
-            raise BuildError(f"{shlex.join(command)} failed: {run.stderr.strip()[-2000:]}")
-        made.replace(target)
-        return run.stdout + run.stderr
+            os.killpg(process.pid, signal.SIGKILL)  # the compilers that the command started, too
+            raise BuildError(f"{shlex.join(command)} did not finish in {TIMEOUT_SECONDS:.0f} s") from None
+    if process.returncode:
+        raise BuildError(f"{shlex.join(command)} failed: {said.strip()[-2000:]}")
+    return said
 
 
 def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    """Raises BuildError where the user has no home."""
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:
+        raise BuildError(f"{error}; set XDG_CACHE_HOME to a folder that can be written") from None
     return Path(base) / "gagar" / "ops"
 
 
-def digest(command: list[str]) -> str:
-    """Changes with the sources, the flags and the compiler."""
-    version = subprocess.run([command[0], "--version"], capture_output=True, timeout=60, check=False).stdout
-    parts = [shlex.join(command).encode(), version, *(path.read_bytes() for path in sorted(SOURCES.iterdir()))]
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+def digest(command: list[str], compiler: list[str]) -> str:
+    """Changes with the sources, the flags, the compiler and the kind of machine."""
+    parts = [platform.machine(), shlex.join(command), run([*compiler, "--version"])]
+    sources = (path.read_bytes() for path in sorted(SOURCES.iterdir()))
+    return hashlib.sha256(b"\0".join([*(part.encode() for part in parts), *sources])).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gagar_mcore.ops.behaviour import Behaviour
 from gagar_mcore.ops.layout import TokenLayout
 from gagar_mcore.ops.spec import LossSpec
 
@@ -27,6 +28,11 @@ def check_columns(
         check_tensor(name, value, layout.num_sequences, "S", (torch.float64,), flags.device)
 
 
+def check_behaviour(behaviour: Behaviour | None, device: torch.device) -> None:
+    if behaviour is not None:
+        check_tensor("behaviour.scale", behaviour.scale, 2, "alpha, beta", (torch.float64,), device)
+
+
 def check_tensor(
     name: str, value: Tensor | None, length: int, meaning: str, dtypes: tuple[torch.dtype, ...], device: torch.device
 ) -> None:
@@ -35,7 +41,7 @@ def check_tensor(
     if value.dtype not in dtypes:
         raise ValueError(f"{name}: must be {' or '.join(str(dtype) for dtype in dtypes)}, got {value.dtype}")
     if value.dim() != 1 or len(value) != length:
-        raise ValueError(f"{name}: must have the shape [{meaning}] = [{length}] of the layout, got {list(value.shape)}")
+        raise ValueError(f"{name}: must have the shape [{meaning}] = [{length}], got {list(value.shape)}")
     if not value.is_contiguous():
         raise ValueError(f"{name}: must be contiguous; call .contiguous() on it")
     if value.device != device:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from gagar_mcore.ops import op, reference
 from gagar_mcore.ops.behaviour import Behaviour
-from gagar_mcore.ops.checks import check_columns, check_spec
+from gagar_mcore.ops.checks import check_behaviour, check_columns, check_spec
 from gagar_mcore.ops.layout import TokenLayout
 from gagar_mcore.ops.library import library
 from gagar_mcore.ops.spec import LossSpec
@@ -41,6 +41,7 @@ def policy_loss(
     """
     columns = {"logprobs": logprobs, "old_logprobs": old_logprobs, "ref_logprobs": ref_logprobs}
     check_columns(columns, rollout_logprobs, flags, advantages, weights, layout)
+    check_behaviour(behaviour, flags.device)
     check_spec(spec, old_logprobs, ref_logprobs, layout, cp_group)
     if not is_compiled(logprobs.device.type):
         return reference.policy_loss(
@@ -65,6 +66,7 @@ def token_advantages(flags: Tensor, advantages: Tensor, layout: TokenLayout, beh
 
     Arguments as in `policy_loss`. Raises ValueError that names the argument."""
     check_columns({}, None, flags, advantages, None, layout)
+    check_behaviour(behaviour, flags.device)
     if not is_compiled(flags.device.type):
         return reference.token_advantages(flags, advantages, layout, behaviour)
     scale = None if behaviour is None else behaviour.scale

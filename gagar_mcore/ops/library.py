@@ -3,9 +3,10 @@
 import ctypes
 import functools
 import logging
-from ctypes import c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
+from pathlib import Path
 
-from gagar_mcore.ops.build import BuildError, Device, library_path
+from gagar_mcore.ops.build import SHIPPED, BuildError, Device, library_path
 
 log = logging.getLogger(__name__)
 LOSS_CODES = {"mimo": 0, "ppo": 1, "gspo": 2, "cispo": 3, "broadcast": 4}
@@ -55,39 +56,58 @@ class Step(ctypes.Structure):
     )
 
 
-FUNCTIONS: dict[Device, dict[str, tuple[type, ...]]] = {
+FUNCTIONS: dict[Device, dict[str, tuple[type, tuple[type, ...]]]] = {
     "cpu": {
-        "gagar_step_cpu": (c_void_p, c_int),
-        "gagar_count_cpu": (c_void_p, c_void_p, c_int),
-        "gagar_predicted_token": (c_void_p, c_int64),
+        "gagar_step_cpu": (c_int, (c_void_p, c_int)),
+        "gagar_count_cpu": (c_int, (c_void_p, c_void_p, c_int)),
+        "gagar_predicted_token": (c_int64, (c_void_p, c_int64)),
     },
     "cuda": {
-        "gagar_step_workspace": (c_void_p,),
-        "gagar_step_cuda": (c_void_p, c_void_p, c_void_p),
-        "gagar_count_workspace": (c_void_p,),
-        "gagar_count_cuda": (c_void_p, c_void_p, c_void_p, c_void_p),
+        "gagar_refusal": (c_char_p, ()),
+        "gagar_error": (c_char_p, (c_int,)),
+        "gagar_step_workspace": (c_int64, (c_void_p,)),
+        "gagar_step_cuda": (c_int, (c_void_p, c_void_p, c_void_p)),
+        "gagar_count_workspace": (c_int64, (c_void_p,)),
+        "gagar_count_cuda": (c_int, (c_void_p, c_void_p, c_void_p, c_void_p)),
     },
 }
 
 
 @functools.cache
 def library(device: Device) -> ctypes.CDLL | None:
-    """The library for `device`; None, with one warning, where it cannot be made."""
+    """The library for `device`; None, with one warning, where it cannot be had."""
     try:
-        loaded = ctypes.CDLL(str(library_path(device)))
-        return declared(loaded, device)
-    except (BuildError, OSError) as error:
+        return open_library(device)
+    except BuildError as error:
         log.warning("the fused step runs as plain PyTorch on %s, slower: %s", device, error)
         return None
 
 
-def declared(loaded: ctypes.CDLL, device: Device) -> ctypes.CDLL:
-    """Argument and result types set. Raises OSError for a library built from other sources."""
-    loaded.gagar_step_size.restype = c_int64
+def open_library(device: Device) -> ctypes.CDLL:
+    """Raises BuildError. A compiled file that does not load, cut short by a full disk, say, is compiled once more."""
+    path = library_path(device)
+    try:
+        return declared(path, device)
+    except BuildError:
+        if path.parent == SHIPPED:
+            raise
+        path.unlink(missing_ok=True)
+        return declared(library_path(device), device)
+
+
+def declared(path: Path, device: Device) -> ctypes.CDLL:
+    """The loaded library, with argument and result types. Raises BuildError for one that does not load, that was built from other
+    sources, or whose kernels the device refuses."""
+    try:
+        loaded = ctypes.CDLL(str(path))
+        loaded.gagar_step_size.restype = c_int64
+        for name, (result, arguments) in FUNCTIONS[device].items():
+            function = getattr(loaded, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise BuildError(f"{path} does not load: {error}") from None
     if loaded.gagar_step_size() != ctypes.sizeof(Step):
-        raise OSError(f"{loaded._name} was built for another version of gagar")
-    for name, arguments in FUNCTIONS[device].items():
-        function = getattr(loaded, name)
-        function.argtypes = arguments
-        function.restype = c_int64 if name.endswith(("workspace", "token")) else c_int
+        raise BuildError(f"{path} was built for another version of gagar")
+    if device == "cuda" and (refusal := loaded.gagar_refusal()):
+        raise BuildError(f"the kernels, built for sm_90 and later, do not run here: {refusal.decode()}")
     return loaded

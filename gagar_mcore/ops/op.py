@@ -61,7 +61,7 @@ def keep_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tenso
 
 def scale_gradient(ctx: Any, grad_loss: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
     loss, gradient = ctx.saved_tensors
-    scale = grad_loss + 0 * loss  # a loss that is no number makes the gradient none, too
+    scale = grad_loss + 0 * loss.detach()  # a loss that is no number makes the gradient none, too
     return (gradient * scale).to(ctx.dtype), *(None,) * 16
 
 
@@ -149,7 +149,7 @@ def launch(kind: str, step: Step, device: torch.device, *outputs: Tensor) -> Non
         workspace = torch.empty(size, dtype=torch.uint8, device=device)
         stream = torch.cuda.current_stream().cuda_stream
         if error := function(ctypes.byref(step), *pointers, pointer(workspace), stream):
-            raise RuntimeError(f"the fused step could not be launched: CUDA error {error}")
+            raise RuntimeError(f"the fused step could not be launched: {compiled.gagar_error(error).decode()}")
 
 
 def raise_for(status: int) -> None:

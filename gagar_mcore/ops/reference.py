@@ -10,6 +10,7 @@ from gagar_mcore.ops.spec import LossSpec
 from gagar_mcore.ops.stats import PolicyStats
 
 TRAINED, FLAGGED = 1, 2
+LOG_RATIO_LIMIT = 80.0
 
 
 def policy_loss(
@@ -32,9 +33,10 @@ def policy_loss(
     place = trained_places(flags, layout)
     sequence, token = layout.sequences()[place], token[place]
     new = logprobs[place].to(precision)
-    rollout = rollout_logprobs[token].to(precision)
+    rollout = rollout_logprobs.detach()[token].to(precision)
     old = rollout if old_logprobs is None else old_logprobs.detach()[place].to(precision)
-    outcome, weight = advantages[sequence].to(precision), weights[sequence].to(precision)
+    positive = advantages[sequence] >= 0
+    outcome, weight = (column.detach()[sequence].to(precision) for column in (advantages, weights))
     flagged = (flags[token] & FLAGGED) > 0
     advantage = outcome if behaviour is None else shaped(outcome, flagged, behaviour)
 
@@ -42,20 +44,20 @@ def policy_loss(
     if spec.name == "gspo":
         means = sequence_means(log_ratio.detach(), sequence, layout.num_sequences, cp_group)
         log_ratio = means[sequence] + new - new.detach()
-    ratio = log_ratio.exp()
-    value, masked = token_losses(new, ratio, advantage, outcome, spec)
+    ratio = held(log_ratio).exp()
+    value, masked = token_losses(new, ratio, advantage, positive, spec)
     importance, truncated = torch.ones_like(rollout), torch.zeros_like(flagged)
     if spec.tis_cap is not None:
-        importance = (old - rollout).exp()
+        importance = held(old - rollout).exp()
         truncated = importance > spec.tis_cap
         importance = importance.clamp(max=spec.tis_cap)
     kl = torch.zeros_like(rollout)
     if ref_logprobs is not None:
-        gap = ref_logprobs.detach()[place].to(precision) - new
-        kl = gap.expm1() - gap
-    loss = (weight * (importance * value + spec.kl_coef * kl)).double().sum()
+        gap = ref_logprobs.detach()[place].double() - new.double()  # in float32 the digits of a small one would be lost
+        kl = (held(gap).expm1() - gap).to(precision)
+    value = importance * value + spec.kl_coef * kl if spec.kl_coef > 0 else importance * value
+    loss = (weight * value).double().sum()
     difference = (new - rollout).abs()
-    positive = outcome >= 0
     per_token = (
         torch.ones_like(rollout),
         masked & positive,
@@ -74,8 +76,8 @@ def policy_loss(
     return loss, PolicyStats(sums, maxima)
 
 
-def token_losses(logprob: Tensor, ratio: Tensor, advantage: Tensor, outcome: Tensor, spec: LossSpec) -> tuple[Tensor, Tensor]:
-    """Loss of each token and whether mask or clip changed it; bounds go by the sign of the sequence's `outcome` advantage.
+def token_losses(logprob: Tensor, ratio: Tensor, advantage: Tensor, positive: Tensor, spec: LossSpec) -> tuple[Tensor, Tensor]:
+    """Loss of each token and whether mask or clip changed it. Bounds go by `positive`: the sequence's advantage is at least 0.
 
     With r the ratio and sg its value without gradient:
     mimo (MiMo-V2.6, reported): -sg[r] M A log pi, M = 1 within the bounds and else 0.
@@ -83,11 +85,11 @@ def token_losses(logprob: Tensor, ratio: Tensor, advantage: Tensor, outcome: Ten
         (Ye et al. 2020, arXiv 1912.09729).
     gspo (Zheng et al. 2025, arXiv 2507.18071), token form: the same where r is the geometric mean ratio of the sequence.
     cispo (MiniMax-M1, arXiv 2506.13585): -sg[clip(r)] A log pi."""
-    low, high = outcome.new_tensor(spec.bounds)[(outcome < 0).long()].unbind(dim=1)
+    low, high = ratio.new_tensor(spec.bounds)[(~positive).long()].unbind(dim=1)
     clipped = torch.where(ratio < low, low, torch.where(ratio > high, high, ratio))
     outside = (ratio < low) | (ratio > high)
     if spec.name == "mimo":
-        return -torch.where(outside, 0.0, ratio.detach()) * advantage * logprob, outside
+        return torch.where(outside, 0.0, -ratio.detach() * advantage * logprob), outside
     if spec.name == "cispo":
         return -clipped.detach() * advantage * logprob, outside
     free, bounded = -ratio * advantage, -clipped * advantage
@@ -100,6 +102,11 @@ def token_losses(logprob: Tensor, ratio: Tensor, advantage: Tensor, outcome: Ten
     return value, masked
 
 
+def held(log_ratio: Tensor) -> Tensor:
+    """Log-ratios within +-80, beyond which a float32 ratio means nothing."""
+    return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+
 def shaped(outcome: Tensor, flagged: Tensor, behaviour: Behaviour) -> Tensor:
     """Token advantages after behaviour shaping."""
     alpha, beta = behaviour.scale.to(outcome.dtype)
@@ -110,8 +117,9 @@ def shaped(outcome: Tensor, flagged: Tensor, behaviour: Behaviour) -> Tensor:
 
 def sequence_means(values: Tensor, sequence: Tensor, num_sequences: int, cp_group: dist.ProcessGroup | None) -> Tensor:
     """Mean `[S]` over each sequence's tokens on all context-parallel ranks, 0 where it has none."""
-    sums = torch.zeros(num_sequences, 2, dtype=torch.float64, device=values.device)
-    sums.index_add_(0, sequence, torch.stack([values.double(), torch.ones_like(values).double()], dim=1))
+    ones = torch.ones_like(values)  # three columns, as the fused step has: ranks with and without it can work together
+    sums = torch.zeros(num_sequences, 3, dtype=torch.float64, device=values.device)
+    sums.index_add_(0, sequence, torch.stack([values, ones, torch.zeros_like(ones)], dim=1).double())
     if cp_group is not None:
         dist.all_reduce(sums, group=cp_group)
     return (sums[:, 0] / sums[:, 1].clamp(min=1)).to(values.dtype)

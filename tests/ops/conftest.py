@@ -1,6 +1,5 @@
 """The devices that run the fused step: the CPU library, the CUDA kernels on CPU threads, and a GPU where there is one."""
 
-import ctypes
 import shutil
 import subprocess
 from pathlib import Path
@@ -25,7 +24,7 @@ def cuda_kernels(tmp_path_factory):
     target = tmp_path_factory.mktemp("shim") / "libshim.so"
     command = ["g++", "-x", "c++", "-std=c++20", "-O1", "-pthread", "-fPIC", "-shared", "-I", str(SHIM)]
     subprocess.run([*command, str(SOURCES / "cuda.cu"), "-o", str(target)], check=True, timeout=170, capture_output=True)
-    loaded = declared(ctypes.CDLL(str(target)), "cuda")
+    loaded = declared(target, "cuda")
 
     def workspace(kind, step):
         size = getattr(loaded, f"gagar_{kind}_workspace")(step)

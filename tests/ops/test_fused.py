@@ -30,13 +30,13 @@ def shaping():
     return Behaviour(torch.tensor([1.3, 0.7], dtype=torch.float64), torch.tensor(0), 2.0)
 
 
-def call(implementation, case, spec, layout, device, behaviour=None, dtype=torch.float32, ref=None, group=None):
+def call(implementation, case, spec, layout, device, behaviour=None, dtype=torch.float32, ref=None, old=None, group=None):
     """Loss, statistics, gradient at the logits, on the CPU in float64; garbage stands where nothing is trained."""
     case = case.to(torch.float32 if implementation is fused else torch.float64)
     local_dtype = dtype if implementation is fused else torch.float64
     columns = {
         "logprobs": case.local(case.logprobs.to(dtype), layout, fill=torch.nan),
-        "old_logprobs": case.local(case.old.to(dtype), layout, fill=torch.inf) if spec.tis_cap else None,
+        "old_logprobs": case.local(case.old.to(dtype), layout, fill=torch.inf) if spec.tis_cap or old else None,
         "ref_logprobs": case.local(case.ref.to(dtype), layout, fill=-torch.inf) if spec.kl_coef or ref else None,
     }
     columns = {name: None if c is None else c.to(local_dtype).to(device) for name, c in columns.items()}
@@ -85,6 +85,37 @@ def test_bfloat16_log_probs(device, name, ref):
     want = call(reference, case, spec, layout, "cpu", dtype=torch.bfloat16, ref=ref)
     assert_same((*got[:2], got[2]), (*want[:2], want[2].to(torch.bfloat16).double()), rtol=1e-2)
     torch.testing.assert_close(got[1].sums, want[1].sums, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "spec", [LossSpec("ppo", dual_clip=None, tis_cap=1.1), LossSpec("ppo"), LossSpec("ppo", dual_clip=1.2)], ids=str
+)
+@pytest.mark.parametrize("old", [False, True], ids=["to the rollout", "to an old policy"])
+def test_switches_act_one_by_one(device, spec, old):
+    if spec.tis_cap and not old:
+        pytest.skip("tis_cap needs an old policy")
+    case = random_case((400, 30, 200))
+    case.logprobs[::3] += 1.5
+    case.advantages[:] = torch.tensor([-0.5, 0.7, -0.9])
+    layout = TokenLayout.build(case.cu_seqlens)
+    got, want = (call(m, case, spec, layout, d, old=old) for m, d in ((fused, device), (reference, "cpu")))
+    assert_same(got, want)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_extreme_values_end_alike(device, name):
+    case, spec = random_case((60, 30)), LossSpec(name, **EXTRAS[name] | {"kl_coef": 0.0})
+    case.flags[:] = 1
+    case.advantages[:] = torch.tensor([-1e-50, 0.7])
+    case.logprobs[5], case.rollout[9], case.old[70] = -200.0, -300.0, -150.0
+    case.ref[12] = -torch.inf
+    layout = TokenLayout.build(case.cu_seqlens)
+    got, want = (call(m, case, spec, layout, d, ref=True) for m, d in ((fused, device), (reference, "cpu")))
+    assert got[0].isfinite() and got[2].isfinite().all()
+    assert_same(
+        (got[0], PolicyStats(got[1].sums[:5], got[1].maxima), got[2]),
+        (want[0], PolicyStats(want[1].sums[:5], want[1].maxima), want[2]),
+    )
 
 
 def test_views_that_no_vector_load_could_read(device):

@@ -76,10 +76,20 @@ def test_a_device_that_does_not_tell_gives_no_number_for_them(bounds, cuda_kerne
     loss.backward()
 
     assert loss.isnan() and leaf.grad.isnan().all()
+    place = (whole, local, 54, 1, 0, False)
+    assert op.token_advantages(CASE.flags, CASE.advantages[:2], None, *place, 0.0).isnan().any()
+    assert op.sequence_counts(CASE.flags, None, None, None, *place).isnan().any()
+
+
+def test_there_is_no_second_derivative():
+    leaf = logprobs().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss_of(leaf)[0], leaf, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        gradient.sum().backward()
 
 
 WRONG = {
-    "a shape": ({"logprobs": logprobs()[:-1]}, r"logprobs: .*\[num_local\] = \[56\] of the layout, got \[55\]"),
+    "a shape": ({"logprobs": logprobs()[:-1]}, r"logprobs: .*\[num_local\] = \[56\], got \[55\]"),
     "two dimensions": ({"logprobs": logprobs()[None]}, "logprobs: must have the shape"),
     "a dtype": ({"logprobs": logprobs(torch.float16)}, "logprobs: must be torch.float32 or torch.bfloat16, got torch.float16"),
     "another dtype": ({"ref_logprobs": logprobs(torch.bfloat16)}, "ref_logprobs: must have the dtype of logprobs"),
@@ -89,6 +99,11 @@ WRONG = {
     "advantages of tokens": ({"advantages": CASE.rollout.double()}, r"advantages: .*\[S\] = \[4\]"),
     "float32 weights": ({"weights": CASE.weights.float()}, "weights: must be torch.float64"),
     "a device": ({"logprobs": logprobs().to("meta")}, "logprobs: is on meta, but its company on cpu"),
+    "a scale of another type": (
+        {"behaviour": Behaviour(SHAPING.scale.float(), SHAPING.clamped, 2.0)},
+        "behaviour.scale: must be torch.float64",
+    ),
+    "a scale too short": ({"behaviour": Behaviour(SHAPING.scale[:1], SHAPING.clamped, 2.0)}, r"behaviour.scale: .*\[2\]"),
     "old for mimo": ({"old_logprobs": logprobs()}, "old_logprobs: mimo"),
     "no old": ({"spec": LossSpec("ppo", tis_cap=2.0)}, "old_logprobs: tis_cap"),
     "no reference": ({"spec": LossSpec("ppo", kl_coef=0.1)}, "ref_logprobs: kl_coef"),

@@ -48,8 +48,15 @@ GAGAR_FN bool consistent(const Layout &l, int64_t s) {
   return inside && whole >= 0 && part >= 0 && whole <= part * l.cp_size && !(l.halved && part % 2);
 }
 
-// The last i in [low, high) with bounds[i] <= t.
+// The last i in [low, high) with bounds[i] <= t, soonest where it is near to low.
 GAGAR_FN int64_t find(const int64_t *bounds, int64_t low, int64_t high, int64_t t) {
+  for (int64_t step = 1; low + step < high; step *= 2) {
+    if (bounds[low + step] > t) {
+      high = low + step;
+      break;
+    }
+    low += step;
+  }
   while (high - low > 1) {
     int64_t middle = low + (high - low) / 2;
     if (bounds[middle] <= t) low = middle; else high = middle;
@@ -93,14 +100,28 @@ GAGAR_FN uint32_t float_to_bits(float value) {
 
 GAGAR_FN float from_bf16(uint16_t bits) { return bits_to_float((uint32_t)bits << 16); }
 
-// condition ? yes : no by bits: compilers turn it into a vector blend where they would make a branch of several ternaries.
+// condition ? yes : no. On the CPU by bits: compilers turn that into a vector blend where they would make a branch of several ternaries.
 GAGAR_FN float select(bool condition, float yes, float no) {
+#ifdef __CUDA_ARCH__
+  return condition ? yes : no;
+#else
   uint32_t mask = 0u - (uint32_t)condition;
   return bits_to_float((float_to_bits(yes) & mask) | (float_to_bits(no) & ~mask));
+#endif
 }
 
-// e^x to about one unit in the last place, the same on every processor and free of branches; x is held within +-80, NaN stays NaN.
-GAGAR_FN float exponential(float x) {
+#ifdef __CUDA_ARCH__
+// e^x with x held within +-80, NaN staying NaN: 2^(x log2 e) by the special function unit, and what rounding the exponent lost.
+__device__ __forceinline__ float exponential(float x) {
+  x = select(x > 80.f, 80.f, x);
+  x = select(x < -80.f, -80.f, x);
+  float power = x * 1.44269502f, lost = fmaf(x, 1.44269502f, -power) + x * 1.92596299e-8f;
+  float y = exp2f(power);
+  return fmaf(y, lost * .693147181f, y);
+}
+#else
+// e^x to about one unit in the last place, free of branches; x is held within +-80, NaN stays NaN.
+inline __attribute__((always_inline)) float exponential(float x) {
   const float round = 12582912.f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   x = select(x > 80.f, 80.f, x);
   x = select(x < -80.f, -80.f, x);
@@ -116,6 +137,7 @@ GAGAR_FN float exponential(float x) {
   p = p * r + 1.f;
   return p * bits_to_float((float_to_bits(shifted) << 23) + 0x3f800000u);
 }
+#endif
 
 // e^x - 1 - x without the cancellation at small x.
 GAGAR_FN float k3(float x, float exp_x) {
@@ -167,7 +189,7 @@ GAGAR_FN Token token_step(const Step &a, const Sequence &q, float logprob, float
   bool masked = (ratio < q.low) | (ratio > q.high);
   if (LOSS == MIMO) {
     slope = select(masked, 0.f, free);
-    loss = slope * logprob;
+    loss = select(masked, 0.f, slope * logprob);
   } else if (LOSS == CISPO) {
     slope = bounded;
     loss = slope * logprob;
@@ -196,8 +218,8 @@ GAGAR_FN Token token_step(const Step &a, const Sequence &q, float logprob, float
   if (REF) {
     float gap = select(trained, ref, 0.f) - logprob;
     kl = k3(gap, exponential(gap));
-    loss += a.kl_coef * kl;
-    slope -= a.kl_coef * (kl + gap);
+    loss += select(a.kl_coef > 0.f, a.kl_coef * kl, 0.f);
+    slope -= select(a.kl_coef > 0.f, a.kl_coef * (kl + gap), 0.f);
   }
   float diff = logprob - rollout;
   return {q.weight * slope, q.weight * loss, on, select(masked, on, 0.f), on * ratio, select(diff < 0.f, -diff, diff), -diff,

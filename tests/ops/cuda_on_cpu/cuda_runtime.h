@@ -14,7 +14,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 #define __shared__ static  // blocks run one after another
 #define LAUNCH(kernel, blocks, threads, stream) shim::Launch{(int)(blocks), (int)(threads)}.of(kernel)
 
@@ -29,6 +29,10 @@ inline int cudaGetDevice(int *device) { return *device = 0; }
 inline int cudaDeviceGetAttribute(int *value, int, int) { *value = 3; return 0; }
 template <class Kernel> int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, Kernel, int, int) { *blocks = 1; return 0; }
 inline int cudaGetLastError() { return 0; }
+enum cudaError_t { cudaSuccess };
+struct cudaFuncAttributes {};
+template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, Kernel) { return cudaSuccess; }
+inline const char *cudaGetErrorString(cudaError_t) { return "no error"; }
 
 template <class T> T __ldcs(const T *p) { return *p; }
 template <class T> void __stcs(T *p, T value) { *p = value; }
