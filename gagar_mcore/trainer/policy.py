@@ -4,7 +4,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -132,11 +135,20 @@ def _part(batch: Batch, sequences: Sequence[int], tp: int) -> PolicyPart:
     bounds = select_bounds(batch.cu_seqlens, sequences)
     columns = (batch.tokens, batch.logprobs, batch.loss_mask, batch.error_mask)
     tokens, logprobs, trained, errors = (select(column, batch.cu_seqlens, sequences) for column in columns)
+    advantages, weights = batch.advantages[list(sequences)], batch.weights[list(sequences)]
+    check_finite(logprobs=logprobs, advantages=advantages, weights=weights)
     return PolicyPart(
         packed_tokens=pack_tokens(tokens, bounds, trained.astype(bool), tp),
         rollout_logprobs=torch.as_tensor(logprobs, device=device()),
         flags=torch.as_tensor(trained | errors << 1, device=device()),
-        advantages=torch.as_tensor(batch.advantages[list(sequences)], device=device()),
-        weights=torch.as_tensor(batch.weights[list(sequences)], device=device()),
+        advantages=torch.as_tensor(advantages, device=device()),
+        weights=torch.as_tensor(weights, device=device()),
         layout=TokenLayout.build(torch.as_tensor(bounds)).to(device()),
     )
+
+
+def check_finite(**columns: npt.NDArray[Any]) -> None:
+    """Raises ValueError that names the column."""
+    for name, column in columns.items():
+        if not np.isfinite(column).all():
+            raise ValueError(f"batch: {name} holds {column[~np.isfinite(column)][0]}; the engine or the credit step went wrong")

@@ -80,14 +80,26 @@ def accumulate_gradients(
 
 
 def step_optimizer(policy: Policy, lr: float, weight_decay: float) -> float:
-    """Clip, update, share the parameters; returns the norm of the gradient before clipping."""
+    """Clip, update, share the parameters; returns the norm of the gradient before clipping.
+
+    Raises RuntimeError, with the parameters as they were, where the gradient of any rank is not finite: Megatron looks only
+    where it scales losses."""
+    if not finite_everywhere(policy):
+        raise RuntimeError("the gradient is not finite: look at loss and log-prob differences of the steps before")
     for group in policy.optimizer.param_groups:
         group["lr"] = lr
         group["weight_decay"] = weight_decay * group["wd_mult"]
-    ok, grad_norm, _ = policy.optimizer.step()
-    if not ok:
-        raise RuntimeError("the optimizer refused the step: the gradient is not finite")
+    _, grad_norm, _ = policy.optimizer.step()
     return float(grad_norm)
+
+
+def finite_everywhere(policy: Policy) -> bool:
+    """Whether the gradient buffers of all ranks hold numbers. A collective."""
+    buffers = [*policy.ddp.buffers, *policy.ddp.expert_parallel_buffers]
+    largest = torch.stack([torch.linalg.vector_norm(buffer.grad_data, torch.inf) for buffer in buffers])
+    finite = largest.isfinite().all().float()
+    dist.all_reduce(finite, dist.ReduceOp.MIN)
+    return bool(finite)
 
 
 def data_parallel_rank() -> int:

@@ -5,10 +5,12 @@ ROOT holds `checkpoint`, `layouts` (rank 0 writes what each layout computed ther
 
 import os
 import sys
+from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from conftest import random_batch
@@ -17,6 +19,7 @@ from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.config.load import load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.models.mimo_v2 import read_config
+from gagar_mcore.records.batch import Batch
 from gagar_mcore.records.epochs import Fence
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.sft.data import read_sft_data
@@ -97,10 +100,33 @@ def every_loss(root: Path) -> dict[str, Any]:
     fields.append("trainer.optimizer.eps=1e-6")  # Adam magnifies the round-off of gradients that are nearly 0
     recipes = {name: load_recipe(str(root / "run" / "recipe.yaml"), [*fields, *changes]) for name, changes in LOSSES.items()}
     change_layout(recipes["ppo"].trainer)
-    return {
+    refused = refusals(loaded_policy(root / "checkpoint", recipes["ppo"]), recipes["ppo"])
+    return {"refusals": refused} | {
         name: {budget: three_steps(loaded_policy(root / "checkpoint", recipe), recipe, budget) for budget in BUDGETS[ranks]}
         for name, recipe in recipes.items()
     }
+
+
+def refusals(policy: Any, recipe: Recipe) -> dict[str, Any]:
+    """What a step says of numbers that are none, and whether it left the weights alone."""
+    from gagar_mcore.trainer.policy import apply_batch
+
+    def attempt(batch: Batch) -> str:
+        try:
+            apply_batch(policy, batch, recipe, 1)
+        except (ValueError, RuntimeError) as error:
+            return str(error)
+        return "accepted"
+
+    batch, head = random_batch(1), policy.gpt.output_layer.weight
+    said: dict[str, Any] = {}
+    for name in ("logprobs", "advantages"):
+        said[name] = attempt(replace(batch, **{name: np.full_like(getattr(batch, name), np.nan)}))
+    with torch.no_grad():
+        head[0] = torch.inf
+    said["an infinite weight"] = attempt(batch)
+    others = (parameter for parameter in policy.gpt.parameters() if parameter is not head)
+    return said | {"weights": [bool(parameter.isfinite().all()) for parameter in others]}
 
 
 def three_steps(policy: Any, recipe: Recipe, budget: int) -> dict[str, Any]:

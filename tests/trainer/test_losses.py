@@ -30,6 +30,15 @@ def test_every_cut_takes_the_same_three_steps(results, loss):
         assert max((result["weights"][name] - one["weights"][name]).abs().max() for name in one["weights"]) < 1e-5
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_numbers_that_are_none_are_refused_before_the_optimizer(on_ranks, ranks):
+    said = on_ranks.layouts[f"losses-{ranks}"]["refusals"]
+    assert said["logprobs"].startswith("batch: logprobs holds nan")
+    assert said["advantages"].startswith("batch: advantages holds nan")
+    assert "the gradient is not finite" in said["an infinite weight"]
+    assert all(said["weights"])
+
+
 def test_the_ratio_to_the_current_policy_is_one(results):
     for result in results["ppo, current"]:
         for step in result["metrics"]:
