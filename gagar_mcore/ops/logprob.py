@@ -82,7 +82,7 @@ class _LinearLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, shard: _Shard) -> tuple[Tensor, Tensor | None]:
         local_targets = targets - shard.rank * len(weight)
-        terms = _over_group(_shard_terms(hidden, weight, local_targets, shard), shard)
+        terms = _over_group(_shard_terms(hidden, weight, local_targets, shard), len(weight), shard)
         ctx.shard = shard
         ctx.save_for_backward(hidden, weight, local_targets, terms)
         ctx.set_materialize_grads(False)
@@ -140,13 +140,19 @@ def _shard_terms(hidden: Tensor, weight: Tensor, targets: Tensor, shard: _Shard)
     return terms
 
 
-def _over_group(terms: Tensor, shard: _Shard) -> Tensor:
-    """Merged in the order of ranks, the same bits on each."""
+def _over_group(terms: Tensor, vocabulary: int, shard: _Shard) -> Tensor:
+    """Merged in the order of ranks, the same bits on each. Ranks that do not hold as much `vocabulary` as this one are refused
+    on the CPU, and make NaN on a GPU."""
     if shard.size == 1 or terms.shape[1] == 0:
         return terms
-    gathered = terms.new_empty(shard.size, *terms.shape)
-    dist.all_gather_into_tensor(gathered.view(-1, terms.shape[1]), terms, group=shard.group)
-    return merge_terms(gathered)
+    sent = torch.cat([terms, terms.new_full((len(terms), 1), vocabulary)], dim=1)
+    gathered = sent.new_empty(shard.size, *sent.shape)
+    dist.all_gather_into_tensor(gathered.view(-1, sent.shape[1]), sent, group=shard.group)
+    shares = gathered[:, 0, -1]
+    equal = (shares == vocabulary).all()
+    if not terms.is_cuda and not equal:
+        raise ValueError(f"weight: ranks hold {shares.int().tolist()} rows of the vocabulary, and must hold equally many")
+    return torch.where(equal, merge_terms(gathered[..., :-1]), torch.nan)
 
 
 def _precision(tensor: Tensor) -> torch.dtype:

@@ -47,6 +47,11 @@ def on_rank(rank: int, root: Path) -> None:
         linear_logprobs(hidden, part, torch.full((len(hidden),), VOCABULARY), group=dist.group.WORLD)
     except ValueError as error:
         results["out of range"] = str(error)
+    try:
+        hidden, _, targets = case(3)
+        linear_logprobs(hidden, part[: HALF - rank], targets % HALF, group=dist.group.WORLD)
+    except ValueError as error:
+        results["unequal"] = str(error)
     alone = dist.new_group([0])
     try:
         linear_logprobs(hidden, part, targets % HALF, group=alone)
@@ -104,3 +109,9 @@ def test_a_group_without_this_rank_is_refused(on_ranks):
 
     assert "outside" not in member
     assert other["outside"] == "this process is not a member of the group that the vocabulary is split over"
+
+
+def test_unequal_shares_are_refused_on_every_rank(on_ranks):
+    assert [results["unequal"] for results in on_ranks] == [
+        f"weight: ranks hold [{HALF}, {HALF - 1}] rows of the vocabulary, and must hold equally many"
+    ] * RANKS
