@@ -11,7 +11,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -186,14 +186,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0: torch's choice")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--registers", action="store_true", help="only what nvcc says of the CUDA kernels on sm_90")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = vars(parser.parse_args(argv))
-    as_json, cases = options.pop("json"), options.pop("case")
-    result = run(cases, **options)
+    as_json, cases, registers = (options.pop(name) for name in ("json", "case", "registers"))
+    result = kernels() if registers else run(cases, **options)
     print(json.dumps(result) if as_json else table(result))
 
 
+def kernels() -> dict[str, Any]:
+    from gagar_mcore.ops.build import register_report
+
+    return {"kernels": [asdict(kernel) for kernel in register_report()]}
+
+
 def table(result: dict[str, Any]) -> str:
+    if "kernels" in result:
+        return "\n".join(
+            f"{k['name']:<20} {k['registers']:>4} registers {k['spilled_bytes']:>4} bytes spilled" for k in result["kernels"]
+        )
     names, ratios = ("copy", "step", "fused", "eager", "loop"), ("step_to_copy", "fused_to_copy", "eager_to_fused")
     head = f"{'case':>14}" + "".join(f"{name + ' ms':>11}" for name in names) + "".join(f"{name:>16}" for name in ratios)
     rows = [f"{result['loss']} on {result['device']}, {result['threads']} threads", head]

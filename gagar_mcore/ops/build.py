@@ -114,7 +114,7 @@ def digest(command: list[str], compiler: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """What the assembler says of one CUDA kernel; the name is mangled."""
+    """What the assembler says of one CUDA kernel, with the numbers of its template: `step_kernel<LOSS,BF16>`."""
 
     name: str
     registers: int
@@ -126,4 +126,11 @@ def register_report() -> list[KernelReport]:
     with tempfile.TemporaryDirectory() as folder:
         said = compile_library([*compile_command("cuda"), "-Xptxas=-v"], Path(folder) / NAMES["cuda"])
     pattern = r"entry function '(\w+)' for 'sm_90'.*?(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers"
-    return [KernelReport(m[1], int(m[4]), int(m[2]) + int(m[3])) for m in re.finditer(pattern, said, re.DOTALL)]
+    found = re.finditer(pattern, said, re.DOTALL)
+    return [KernelReport(readable(m[1]), int(m[4]), int(m[2]) + int(m[3])) for m in found]
+
+
+def readable(mangled: str) -> str:
+    name = re.search(r"(step|finish|count|join)_kernel", mangled)
+    numbers = re.findall(r"L[ib](\d)E", mangled)
+    return f"{name[0] if name else mangled}{'<' + ','.join(numbers) + '>' if numbers else ''}"
