@@ -4,8 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from gagar_mcore.records.types import Trajectory, WeightSpan
+
+settings.register_profile("untimed", deadline=None)  # a loaded machine fails no test
+settings.load_profile("untimed")
 
 
 @pytest.fixture

@@ -73,7 +73,12 @@ class TokenLayout:
     ) -> "TokenLayout":
         """The layout in which each sequence is padded to the least multiple of `multiple` and of the number of chunks.
 
-        num_local: local positions, filling included; None for no filling."""
+        num_local: local positions, filling included; None for no filling. Raises ValueError that names the argument."""
+        for name, value in (("cp_size", cp_size), ("multiple", multiple)):
+            if value < 1:
+                raise ValueError(f"{name}: must be at least 1, got {value}")
+        if not len(cu_seqlens):
+            raise ValueError("cu_seqlens: must be [S + 1] and start at 0, got nothing")
         chunks = math.lcm(multiple, 2 * cp_size if order == "zigzag" and cp_size > 1 else cp_size)
         padded = torch.div(cu_seqlens.diff() + chunks - 1, chunks, rounding_mode="floor") * chunks
         cu_local = torch.cat([cu_seqlens.new_zeros(1), (padded // cp_size).cumsum(0)])

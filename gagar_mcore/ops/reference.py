@@ -137,8 +137,7 @@ def token_advantages(flags: Tensor, advantages: Tensor, layout: TokenLayout, beh
 
 
 def sequence_counts(flags: Tensor, layout: TokenLayout) -> Tensor:
-    """The arguments and result of `gagar_mcore.ops.sequence_counts`: `[S, 2]` float64, a sequence's trained tokens and those of
-    them with a behaviour flag, at this rank's positions."""
+    """The arguments and result of `gagar_mcore.ops.fused.sequence_counts`."""
     token, sequence = layout.predicted_tokens(), layout.sequences()
     counts = torch.zeros(layout.num_sequences, 2, dtype=torch.float64, device=flags.device)
     place = trained_places(flags, layout)

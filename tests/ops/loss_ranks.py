@@ -15,8 +15,8 @@ from loss_cases import Case, random_case
 from torch import Tensor
 
 from gagar_mcore.credit import aggregation_weights
+from gagar_mcore.ops import fused, reference
 from gagar_mcore.ops.behaviour import advantage_sums, behaviour_of
-from gagar_mcore.ops.fused import policy_loss, sequence_counts
 from gagar_mcore.ops.layout import TokenLayout
 from gagar_mcore.ops.library import library
 from gagar_mcore.ops.spec import LossSpec
@@ -46,6 +46,7 @@ class Cut:
     dp: int
     cp: int
     order: str
+    mixed: bool = False  # every second rank has no compiled library
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Whole:
 ONE = Cut(1, 1, 1, "zigzag")
 CUTS = [Cut(m, dp, cp, "zigzag") for m, dp, cp in product((1, 2, 5), (1, 2), (1, 2, 4))]
 CUTS += [Cut(2, dp, cp, "contiguous") for dp, cp in product((1, 2), (2, 4))]
+CUTS += [Cut(2, 1, cp, "zigzag", mixed=True) for cp in (2, 4)]
 BOUNDS = {"mimo": (0.7, 1.4), "ppo": (0.8, 1.2), "gspo": (0.9, 1.1), "cispo": (0.6, 1.3)}
 VARIANTS = [
     *(Variant(LossSpec(name, bounds, bounds, dual_clip=1.5), "token-mean") for name, bounds in BOUNDS.items()),
@@ -144,19 +146,20 @@ class Part:
     def __init__(self, variant: Variant, cut: Cut, rank: int, sequences: list[int]) -> None:
         whole = global_case(variant.aggregation)
         self.variant, self.case = variant, whole.select(sequences)
+        self.implementation = reference if cut.mixed and rank % 2 else fused
         self.tokens = torch.tensor([t for s in sequences for t in whole.spans()[s]], dtype=torch.int64)
         place = {"cp_size": cut.cp, "cp_rank": rank % cut.cp, "order": cut.order}
         tight = TokenLayout.build(self.case.cu_seqlens, **place)
         self.layout = TokenLayout.build(self.case.cu_seqlens, **place, num_local=tight.num_local + 3)
 
     def advantage_sums(self) -> Tensor:
-        return advantage_sums(sequence_counts(self.case.flags, self.layout), self.case.advantages)
+        return advantage_sums(self.implementation.sequence_counts(self.case.flags, self.layout), self.case.advantages)
 
     def loss(self, behaviour, cp_group: dist.ProcessGroup, gradient: Tensor) -> PolicyStats:
         """The part's statistics; adds the gradient of its tokens to `gradient`."""
         case, layout, variant = self.case, self.layout, self.variant
         leaf = case.local(case.logprobs, layout, fill=float("nan")).requires_grad_()
-        loss, stats = policy_loss(
+        loss, stats = self.implementation.policy_loss(
             leaf, case.rollout, case.flags, case.advantages, case.weights, layout, variant.spec,
             old_logprobs=case.local(case.old, layout) if variant.old else None,
             ref_logprobs=case.local(case.ref, layout) if variant.ref else None,

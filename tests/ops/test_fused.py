@@ -1,8 +1,9 @@
 import pytest
 import torch
+import torch.distributed as dist
 from loss_cases import random_case
 
-from gagar_mcore.ops import fused, reference
+from gagar_mcore.ops import fused, op, reference
 from gagar_mcore.ops.behaviour import Behaviour
 from gagar_mcore.ops.layout import TokenLayout
 from gagar_mcore.ops.spec import LOSSES, LossSpec
@@ -69,11 +70,34 @@ def test_every_loss_equals_the_reference(device, name, lengths):
 
 
 @pytest.mark.parametrize(("cp", "rank", "order"), LAYOUTS)
-def test_every_context_parallel_part_equals_the_reference(device, cp, rank, order):
-    case, spec = random_case((57, 3, 1, 0, 2, 128)), LossSpec("ppo", **EXTRAS["ppo"])
+@pytest.mark.parametrize("name", ["mimo", "ppo", "cispo"])
+def test_every_context_parallel_part_equals_the_reference(device, name, cp, rank, order):
+    case, spec = random_case((57, 3, 1, 0, 2, 128)), LossSpec(name, **EXTRAS[name])
     layout = TokenLayout.build(case.cu_seqlens, cp_size=cp, cp_rank=rank, order=order, multiple=8)
     shaped = shaping()
     assert_same(call(fused, case, spec, layout, device, shaped), call(reference, case, spec, layout, "cpu", shaped))
+
+
+@pytest.mark.parametrize(("cp", "rank", "order"), LAYOUTS)
+def test_every_context_parallel_part_of_gspo_equals_the_reference(device, monkeypatch, cp, rank, order):
+    """Its group is played by adding up what the ranks counted."""
+    case, spec = random_case((57, 3, 1, 0, 2, 128)), LossSpec("gspo", **EXTRAS["gspo"])
+    layouts = [TokenLayout.build(case.cu_seqlens, cp_size=cp, cp_rank=r, order=order, multiple=8) for r in range(cp)]
+    single = case.to(torch.float32)
+    columns = [(single.local(single.logprobs, layout), None, single.rollout) for layout in layouts]
+    count = op.sequence_counts
+    moved = [[None if c is None else c.to(device) for c in column] for column in columns]
+    flags = case.flags.to(device)
+    total = sum(count(flags, *c, *fused.place(layout.to(device))) for c, layout in zip(moved, layouts, strict=True))
+    monkeypatch.setattr(dist, "all_reduce", lambda counts, group: counts.copy_(total))
+
+    layout = layouts[rank]
+    assert_same(
+        call(fused, case, spec, layout, device, group="played"), call(reference, case, spec, layout, "cpu", group="played")
+    )
+    uncut = TokenLayout.build(case.cu_seqlens)
+    whole = op.sequence_counts(case.flags, single.local(single.logprobs, uncut), None, single.rollout, *fused.place(uncut))
+    torch.testing.assert_close(total.cpu(), whole, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -166,12 +190,15 @@ def test_a_trained_token_that_is_no_number_is_not_hidden(device):
     assert loss.isnan()
 
 
-def test_far_apart_policies_stay_finite(device):
-    case, spec = random_case((50, 20)), LossSpec("ppo", **EXTRAS["ppo"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_far_apart_policies_stay_finite(device, name):
+    case, spec = random_case((50, 20)), LossSpec(name, **EXTRAS[name] | {"kl_coef": 0.0})
     case.logprobs[3::7] -= 500
     case.old[1::7] -= 500
-    loss, stats, gradient = call(fused, case, spec, TokenLayout.build(case.cu_seqlens), device)
-    assert loss.isfinite() and gradient.isfinite().all() and stats.sums.isfinite().all()
+    layout = TokenLayout.build(case.cu_seqlens)
+    got, want = (call(m, case, spec, layout, d) for m, d in ((fused, device), (reference, "cpu")))
+    assert all(result[0].isfinite() and result[2].isfinite().all() and result[1].sums.isfinite().all() for result in (got, want))
+    torch.testing.assert_close(got[2], want[2], rtol=2e-5, atol=1e-7)
 
 
 def test_k3_is_precise_for_policies_close_together(device):
@@ -197,10 +224,10 @@ def test_token_advantages_equal_the_reference(device, cp, rank, order, behaviour
 
 
 @pytest.mark.parametrize("lengths", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize(("cp", "rank"), [(1, 0), (2, 1)])
-def test_sequence_counts_equal_the_reference(device, lengths, cp, rank):
+@pytest.mark.parametrize(("cp", "rank", "order"), [(1, 0, "zigzag"), (2, 1, "zigzag"), (2, 1, "contiguous")])
+def test_sequence_counts_equal_the_reference(device, lengths, cp, rank, order):
     case = random_case(lengths)
-    layout = TokenLayout.build(case.cu_seqlens, cp_size=cp, cp_rank=rank)
+    layout = TokenLayout.build(case.cu_seqlens, cp_size=cp, cp_rank=rank, order=order)
     got = fused.sequence_counts(case.flags.to(device), layout.to(device))
     torch.testing.assert_close(got.cpu(), reference.sequence_counts(case.flags, layout), rtol=0, atol=0)
 

@@ -74,6 +74,19 @@ def test_index_arithmetic_beyond_32_bits(cp, order):
 
 
 @pytest.mark.parametrize(
+    ("bounds", "arguments", "message"),
+    [
+        ([0, 4], {"cp_size": 0}, "cp_size: must be at least 1, got 0"),
+        ([0, 4], {"multiple": 0}, "multiple: must be at least 1, got 0"),
+        ([], {}, "cu_seqlens: must be .* got nothing"),
+    ],
+)
+def test_a_layout_that_cannot_be_built_is_refused_by_name(bounds, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        TokenLayout.build(torch.tensor(bounds, dtype=torch.int64), **arguments)
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"order": "ring"}, "order: must be zigzag or contiguous"),
