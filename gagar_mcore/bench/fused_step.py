@@ -1,9 +1,9 @@
 """The fused advantage step beside eager PyTorch and beside a memory copy that moves the same bytes, all in one run.
 
-    python benchmarks/fused_step.py [--case TOKENSxSEQUENCES ...] [--loss mimo|ppo] [--json]
+    python benchmarks/fused_step.py [--case TOKENSxSEQUENCES ...] [--loss mimo|ppo|gspo|cispo] [--json]
 
 Rounds alternate between the variants; seconds are medians. `step` is the operator alone, `fused` with autograd's backward;
-`eager` the reference of the product, `loop` slices one sequence after another; both with backward.
+`eager` the reference of the product, `loop` slices one sequence after another (`mimo` and `ppo`); both with backward.
 """
 
 import argparse
@@ -15,12 +15,17 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from gagar_mcore.bench import arguments
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 SEQUENCES = (1, 64, 1024)
 TOKENS = {"cpu": (1 << 16, 1 << 20, 4 << 20), "cuda": (1 << 14, 1 << 16, 1 << 20, 4 << 20, 16 << 20, 64 << 20)}
-BYTES = {"mimo": 13, "ppo": 21}  # log-prob, rollout log-prob, flags, gradient; ppo: old and reference log-prob, too
+# Log-prob, rollout log-prob, flags, gradient; ppo: old and reference log-prob, too; gspo reads its columns twice.
+BYTES = {"mimo": 13, "ppo": 21, "gspo": 22, "cispo": 13}
+LOOPS = ("mimo", "ppo")
+FORM = "TOKENSxSEQUENCES"
 EAGER_LIMIT = 16 << 20  # tokens beyond which the eager variants need too much memory
 
 
@@ -44,8 +49,7 @@ def run(
     """One entry a case: seconds of each variant, and ratios to the copy and to the better of the eager ones."""
     import torch
 
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = arguments.device(device)
     if threads:
         torch.set_num_threads(threads)
     entries = [measure(case, loss, device, rounds) for case in cases or default_cases(device)]
@@ -58,6 +62,8 @@ def default_cases(device: str) -> list[str]:
 
 def measure(case: str, loss: str, device: str, rounds: int) -> dict[str, Any]:
     tokens, sequences = map(int, case.split("x"))
+    if sequences >= tokens:
+        raise ValueError(f"{case}: a case has more tokens than sequences")
     columns = make_columns(tokens, sequences, loss, device)
     variants = make_variants(columns, loss, tokens * BYTES[loss])
     seconds = time_variants(variants, device, rounds)
@@ -104,7 +110,7 @@ def make_variants(columns: Columns, loss: str, num_bytes: int) -> dict[str, Call
     from gagar_mcore.ops.layout import TokenLayout
     from gagar_mcore.ops.spec import LossSpec
 
-    spec = LossSpec("ppo", tis_cap=2.0, kl_coef=0.01) if loss == "ppo" else LossSpec("mimo")
+    spec = LossSpec("ppo", tis_cap=2.0, kl_coef=0.01) if loss == "ppo" else LossSpec(loss)  # type: ignore[arg-type]
     layout = TokenLayout.build(columns.cu_seqlens)
     source = torch.empty(num_bytes // 2, dtype=torch.uint8, device=columns.flags.device)
     target = torch.empty_like(source)
@@ -129,6 +135,7 @@ def make_variants(columns: Columns, loss: str, num_bytes: int) -> dict[str, Call
     }
     if len(columns.flags) <= EAGER_LIMIT:
         variants["eager"] = with_backward(lambda: forward(reference, leaf))
+    if len(columns.flags) <= EAGER_LIMIT and loss in LOOPS:
         bounds = columns.cu_seqlens.tolist()
         variants["loop"] = with_backward(lambda: loop_loss(leaf, columns, bounds, spec))
     return variants
@@ -180,17 +187,23 @@ def time_variants(variants: dict[str, Callable[[], object]], device: str, rounds
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", action="append", metavar="TOKENSxSEQUENCES", help="may be given again")
+    parser = argparse.ArgumentParser(
+        prog="gagar bench fused-step", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    case = arguments.case_of(FORM)
+    parser.add_argument("--case", action="append", type=case, metavar=FORM, help="may be given again")
     parser.add_argument("--loss", choices=tuple(BYTES), default="mimo")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--device", type=arguments.device, default="auto", help="auto, cpu or cuda")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0: torch's choice")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=arguments.positive, default=7)
     parser.add_argument("--registers", action="store_true", help="only what nvcc says of the CUDA kernels on sm_90")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = vars(parser.parse_args(argv))
     as_json, cases, registers = (options.pop(name) for name in ("json", "case", "registers"))
-    result = kernels() if registers else run(cases, **options)
+    try:
+        result = kernels() if registers else run(cases, **options)
+    except ValueError as error:
+        parser.error(str(error))
     print(json.dumps(result) if as_json else table(result))
 
 

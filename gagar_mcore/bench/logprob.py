@@ -9,7 +9,6 @@ allocated memory of the GPU.
 
 import argparse
 import json
-import re
 import statistics
 import subprocess
 import sys
@@ -17,6 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from gagar_mcore.bench import arguments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +61,7 @@ def run(
 ) -> dict[str, Any]:
     """One entry a case: peak and seconds of each variant, and the ratios plain / chunked. Raises RuntimeError with the end of its
     output where a measurement fails."""
-    settings = {"dtype": dtype, "device": _device(device), "chunk_mib": chunk_mib, "threads": threads}
+    settings = {"dtype": dtype, "device": arguments.device(device), "chunk_mib": chunk_mib, "threads": threads}
     return {**settings, "rounds": rounds, "cases": [_compare(case, rounds, settings) for case in cases]}
 
 
@@ -172,22 +173,20 @@ def _process_status(field: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-def _device(name: str) -> str:
-    if name != "auto":
-        return name
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", action="append", type=_case, metavar=FORM, help=f"default: {', '.join(CASES)}")
+    parser = argparse.ArgumentParser(
+        prog="gagar bench logprob", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--case", action="append", type=arguments.case_of(FORM), metavar=FORM, help=f"default: {', '.join(CASES)}"
+    )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--chunk-mib", type=int, help="scratch memory of the chunked variant; default: as the device has it")
+    parser.add_argument("--device", type=arguments.device, default="auto", help="auto, cpu or cuda")
+    parser.add_argument(
+        "--chunk-mib", type=arguments.positive, help="scratch memory of the chunked variant; default: as the device has it"
+    )
     parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0: torch's choice")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=arguments.positive, default=3)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)
     options = vars(parser.parse_args(argv))
@@ -197,12 +196,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     result = run(cases or CASES, **options)
     print(json.dumps(result) if as_json else table(result))
-
-
-def _case(text: str) -> str:
-    if not re.fullmatch(r"([1-9][0-9]*x){2}[1-9][0-9]*", text):
-        raise argparse.ArgumentTypeError(f"{text!r}: a case is {FORM}, three positive numbers")
-    return text
 
 
 def table(result: dict[str, Any]) -> str:

@@ -21,6 +21,24 @@ def test_a_benchmark_runs_from_the_command_line(name: str, case: str, ratio: str
     assert entry[ratio] > 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("fused-step", "--case", "64"), "a case is TOKENSxSEQUENCES"),
+        (("fused-step", "--case", "5x10", "--device", "cpu"), "more tokens than sequences"),
+        (("fused-step", "--rounds", "0"), "must be a positive number"),
+        (("logprob", "--case", "0x8x8"), "a case is TOKENSxVOCABULARYxHIDDEN"),
+        (("logprob", "--rounds", "none"), "must be a positive number"),
+        (("logprob", "--device", "tpu"), "must be auto, cpu or cuda"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_in_one_line(arguments: tuple[str, ...], said: str) -> None:
+    result = bench(*arguments)
+    assert result.returncode == 2
+    assert said in result.stderr and "Traceback" not in result.stderr
+    assert f"usage: gagar bench {arguments[0]}" in result.stderr
+
+
 @pytest.mark.parametrize("name", ["fused-step", "logprob"])
 def test_an_unknown_option_is_refused(name: str) -> None:
     result = bench(name, "--fast")
