@@ -63,7 +63,7 @@ def _row(index: int, advantage: float, tokens: int, flagged: int) -> BehaviourSu
         raise ValueError(f"sequence {index}: advantage must be a finite number, got {advantage!r}")
     if not (finite(tokens) and finite(flagged) and 0 <= flagged <= tokens):
         raise ValueError(f"sequence {index}: flagged tokens must lie in 0 to {tokens!r}, the trained tokens, got {flagged!r}")
-    total, hit, clean = advantage * tokens, advantage * flagged, advantage * (tokens - flagged)
+    total, hit, clean = (float(advantage) * float(count) for count in (tokens, flagged, tokens - flagged))
     return BehaviourSums(total, clean, 0.0, 0.0, 0.0) if advantage > 0 else BehaviourSums(0.0, 0.0, total, hit, clean)
 
 
@@ -79,7 +79,7 @@ def behaviour_scale(
     Raises ValueError naming a sum that is no finite number."""
     sums = BehaviourSums(positive, positive_clean, negative, negative_flagged, negative_clean)
     for name, value in sums._asdict().items():
-        if not math.isfinite(value):
+        if not finite(value):
             raise ValueError(f"{name}: must be a finite number, got {value!r}")
     alpha = positive / positive_clean if positive_clean else 1.0
     beta = (negative - params.kappa * negative_flagged) / negative_clean if negative_clean else 1.0

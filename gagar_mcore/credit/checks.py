@@ -1,7 +1,8 @@
 """What counts as a number here: NaN and infinities never do, and neither does a boolean."""
 
-import sys
+import math
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from numbers import Real
 from typing import Any
 
@@ -9,8 +10,18 @@ Rule = tuple[str, Callable[[Any], bool], str]  # names of fields, what fits, and
 
 
 def finite(value: Any) -> bool:
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    return number and abs(value) <= sys.float_info.max
+    """Whether `value` is a real number, numpy's among them, that a double can hold."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def exact(value: Any) -> Fraction:
+    """A `finite` number as the double that holds it, without further rounding; `Fraction` alone takes few of numpy's types."""
+    return Fraction(float(value))
 
 
 def whole(value: Any) -> bool:
@@ -19,6 +30,10 @@ def whole(value: Any) -> bool:
 
 def within(low: float, high: float) -> Callable[[Any], bool]:
     return lambda value: finite(value) and low <= value <= high
+
+
+def discount(value: Any) -> bool:
+    return within(0, 1)(value) and float(value) > 0
 
 
 def check_fields(record: object, rules: Iterable[Rule]) -> None:

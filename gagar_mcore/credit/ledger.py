@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from gagar_mcore.credit.checks import exact
 from gagar_mcore.credit.length import length_penalties, valid_lengths
 from gagar_mcore.credit.outcome import (
     Exact,
@@ -104,7 +105,7 @@ def _judgement(verdict: AnyVerdict | None, passing: list[str], params: CreditPar
 
 
 def _redistribution(outcome: Exact, factors: dict[str, float], params: CreditParams) -> Redistribution:
-    exact = {id: Fraction(factor) for id, factor in factors.items()}
+    discounts = {id: exact(factor) for id, factor in factors.items()}
     if params.method == "gagar":
-        return redistribute(outcome, exact, params.cap)
-    return downweight(outcome, exact) if params.method == "downweight_only" else untouched(outcome)
+        return redistribute(outcome, discounts, params.cap)
+    return downweight(outcome, discounts) if params.method == "downweight_only" else untouched(outcome)

@@ -8,7 +8,7 @@ from dataclasses import fields
 from fractions import Fraction
 from math import floor
 
-from gagar_mcore.credit.checks import finite
+from gagar_mcore.credit.checks import exact, finite
 from gagar_mcore.credit.outcome import Exact, Outcome
 from gagar_mcore.credit.params import CreditParams
 from gagar_mcore.records.types import Lengths
@@ -28,7 +28,7 @@ def _checked(id: str, measure: str, lengths: Lengths | None) -> Fraction:
         raise ValueError(f"trajectory {id!r}: {measure} is missing; the length penalty needs {', '.join(MEASURES)}")
     if not finite(length) or length < 0:
         raise ValueError(f"trajectory {id!r}: {measure} must be a finite number of at least 0, got {length!r}")
-    return Fraction(float(length))
+    return exact(length)
 
 
 def length_penalties(lengths: Mapping[str, Mapping[str, Fraction]], passing: list[str], params: CreditParams) -> Exact:
@@ -36,21 +36,21 @@ def length_penalties(lengths: Mapping[str, Mapping[str, Fraction]], passing: lis
 
     Nothing is taken where the pass rate is not above `length_pass_rate`. A measure whose percentile is 0 takes nothing."""
     valid = len(lengths[MEASURES[0]])
-    if len(passing) <= Fraction(params.length_pass_rate) * valid:
+    if len(passing) <= exact(params.length_pass_rate) * valid:
         return {}
     excess = dict.fromkeys(passing, Fraction(0))
     for of in lengths.values():
         reference = percentile([of[id] for id in passing], params.length_percentile)
         if reference > 0:
             excess = {id: max(worst, of[id] / reference - 1) for id, worst in excess.items()}
-    weight, ramp = Fraction(params.length_weight), Fraction(params.length_gamma) - 1
+    weight, ramp = exact(params.length_weight), exact(params.length_gamma) - 1
     return {id: weight * min(Fraction(1), worst / ramp) for id, worst in excess.items() if worst > 0}
 
 
 def percentile(values: Iterable[Fraction], percent: float) -> Fraction:
     """Linear between the two order statistics around position `percent` / 100 * (n - 1), counted from 0; values not empty."""
     ordered = sorted(values)
-    position = Fraction(percent) / 100 * (len(ordered) - 1)
+    position = exact(percent) / 100 * (len(ordered) - 1)
     below = floor(position)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])

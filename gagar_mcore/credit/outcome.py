@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Protocol
 
-from gagar_mcore.credit.checks import within
+from gagar_mcore.credit.checks import exact, within
 from gagar_mcore.records.types import DropReason
 
 Exact = dict[str, Fraction]  # by trajectory id
@@ -40,7 +40,7 @@ def valid_rewards(outcomes: Iterable[Outcome]) -> Exact:
 def exact_reward(id: str, reward: float) -> Fraction:
     if not within(0, 1)(reward):
         raise ValueError(f"trajectory {id!r}: reward must be a number from 0 to 1, got {reward!r}")
-    return Fraction(float(reward))
+    return exact(reward)
 
 
 def passing_ids(rewards: Mapping[str, Fraction]) -> list[str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from gagar_mcore.credit.checks import Rule, check_fields, finite, whole, within
+from gagar_mcore.credit.checks import Rule, check_fields, discount, finite, whole, within
 
 Method = Literal["gagar", "grpo", "downweight_only"]
 CRITERIA = ("approach", "precision", "minimality", "side_effects", "consistency")
@@ -60,7 +60,7 @@ RULES: tuple[Rule, ...] = (
         f"must be {len(CRITERIA)} numbers from 0 to 1",
     ),
     ("t1_min t3_approach t3_minimality t3_side_effects", lambda c: whole(c) and 1 <= c <= 5, "a criterion is 1, 2, 3, 4 or 5"),
-    ("t1_top t1_other t2_best t2_worst t3", lambda f: within(0, 1)(f) and f > 0, "a discount factor lies in (0, 1]"),
+    ("t1_top t1_other t2_best t2_worst t3", discount, "a discount factor lies in (0, 1]"),
     ("length_penalty group_size_correction", lambda switch: isinstance(switch, bool), "must be true or false"),
     ("length_pass_rate length_weight", within(0, 1), "must be a number from 0 to 1"),
     ("length_percentile", within(0, 100), "must be a number from 0 to 100"),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from gagar_mcore.credit.checks import exact
 from gagar_mcore.credit.outcome import Exact
 
 ONE, ZERO = Fraction(1), Fraction(0)
@@ -36,7 +37,7 @@ def redistribute(advantages: Mapping[str, Fraction], factors: Mapping[str, Fract
     if not gains:
         return untouched(advantages)
     lam = sum(gains.values(), ZERO) / sum((factors[id] * gain for id, gain in gains.items()), ZERO)
-    bounded = lam if cap is None else min(lam, Fraction(cap))
+    bounded = lam if cap is None else min(lam, exact(cap))
     scaled = {id: bounded * factors[id] for id in gains}
     moved = _scale(advantages, scaled)
     centre = sum(moved.values(), ZERO) / len(moved) if bounded < lam else ZERO

@@ -10,7 +10,7 @@ from gagar_mcore.records.types import Grade
 
 def rank_score(grade: Grade, params: CreditParams) -> float:
     """W = sum of weight x criterion; rounded so that scores equal on paper are equal here."""
-    return round(math.fsum(w * getattr(grade, name) for w, name in zip(params.weights, CRITERIA, strict=True)), 9)
+    return round(math.fsum(float(w) * getattr(grade, name) for w, name in zip(params.weights, CRITERIA, strict=True)), 9)
 
 
 def tier(grade: Grade, params: CreditParams) -> int:
@@ -41,7 +41,7 @@ def discount_factors(grades: Mapping[str, Grade], params: CreditParams) -> tuple
     for level in (1, 2, 3):
         groups = tied_groups({id: grades[id] for id in grades if tiers[id] == level}, params)
         for index, ids in enumerate(groups):
-            factors |= dict.fromkeys(ids, _factor(level, index, len(groups), params))
+            factors |= dict.fromkeys(ids, float(_factor(level, index, len(groups), params)))
     return tiers, factors
 
 

@@ -1,6 +1,7 @@
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,10 @@ def test_by_hand():
     sums = behaviour_sums([(0.5, 10, 2), (1.0, 5, 0), (-0.5, 8, 1), (-1.0, 4, 0), (0.0, 7, 7)])
     assert sums == BehaviourSums(positive=10.0, positive_clean=9.0, negative=-8.0, negative_flagged=-0.5, negative_clean=-7.5)
     assert behaviour_scale(*sums) == BehaviourScale(10 / 9, (-8.0 + 1.0) / -7.5, 0)
+
+
+def test_numbers_of_numpy_are_summed_as_doubles():
+    assert behaviour_sums([(np.float32(3e38), 10, np.int8(0))]).positive == float(np.float32(3e38)) * 10
 
 
 def test_the_bounds_bite_and_are_counted():
@@ -56,7 +61,7 @@ def test_sums_of_parts_of_a_step_add_up(sequences, cut):
     assert [a + b for a, b in parts] == pytest.approx(list(behaviour_sums(sequences)), rel=1e-12)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, np.float32("inf"), 10**400, True])
 def test_a_sum_that_is_no_number_is_named(bad):
     for index, name in enumerate(BehaviourSums._fields):
         with pytest.raises(ValueError, match=f"^{name}: must be a finite number"):
@@ -64,7 +69,18 @@ def test_a_sum_that_is_no_number_is_named(bad):
 
 
 @pytest.mark.parametrize(
-    "sequence", [(math.nan, 1, 0), (math.inf, 1, 0), (0.5, 1, 2), (0.5, -1, 0), (0.5, math.nan, 0), (0.5, 3, -1)]
+    "sequence",
+    [
+        (math.nan, 1, 0),
+        (math.inf, 1, 0),
+        (np.float32("inf"), 3, 1),
+        (10**400, 1, 0),
+        (0.5, 1, 2),
+        (0.5, -1, 0),
+        (0.5, math.nan, 0),
+        (0.5, np.float32("inf"), 0),
+        (0.5, 3, -1),
+    ],
 )
 def test_a_sequence_out_of_place_is_named(sequence):
     with pytest.raises(ValueError, match=r"^sequence 1: "):

@@ -70,7 +70,7 @@ def test_every_constant_is_a_field():
 
 
 @pytest.mark.parametrize("measure", ["turns", "input_tokens", "output_tokens"])
-@pytest.mark.parametrize("value", [None, math.nan, math.inf, -1, True, "3", 10**400])
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, np.float32("inf"), -1, True, "3", 10**400])
 def test_a_length_that_is_missing_or_no_number_is_named(measure, value):
     members = [replace(m, lengths=replace(Length(1, 1, 1), **({measure: value} if m.id == "t2" else {}))) for m in group(1, 0)]
     with pytest.raises(ValueError, match=f"^trajectory 't2': {measure} "):
