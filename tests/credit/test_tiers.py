@@ -45,10 +45,16 @@ def test_rank_score_weighs_the_criteria():
     assert rank_score(Grade(5, 4, 3, 2, 1), PARAMS) == pytest.approx(1.5 + 1.0 + 0.6 + 0.3 + 0.1)
 
 
-def test_scores_equal_on_paper_tie():
-    better_approach, better_rest = Grade(5, 4, 4, 4, 4), Grade(4, 4, 5, 4, 5)  # 4.3 either way
-    assert rank_score(better_approach, PARAMS) == rank_score(better_rest, PARAMS)
-    assert factors(a=better_approach, b=better_rest) == {"a": 1.0, "b": 1.0}
+@pytest.mark.parametrize(
+    ("one", "other", "factor"),
+    [
+        (Grade(5, 4, 4, 4, 4), Grade(4, 4, 5, 4, 5), 1.0),  # 4.3 either way
+        (Grade(3, 3, 4, 5, 4), Grade(3, 3, 5, 3, 5), 0.85),  # 3.6 either way, and sums of doubles that differ
+    ],
+)
+def test_scores_equal_on_paper_tie(one, other, factor):
+    assert rank_score(one, PARAMS) == rank_score(other, PARAMS)
+    assert factors(a=one, b=other) == {"a": factor, "b": factor}
 
 
 def test_first_tier_top_ties_get_everything_and_the_others_nine_tenths():
