@@ -1,9 +1,8 @@
 """Draws docs/credit.svg, the worked example of docs/credit.md, from what `compute_credit` gives: python docs/draw_credit.py"""
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from gagar_mcore.credit import CreditParams, compute_credit
+from gagar_mcore.credit import Attempt, CreditParams, compute_credit
 from gagar_mcore.records.types import Credit, Grade, Verdict
 
 TARGET = Path(__file__).with_name("credit.svg")
@@ -22,13 +21,6 @@ text { font: 13px system-ui, sans-serif; fill: #333 }
 }"""
 
 
-@dataclass(frozen=True)
-class Member:
-    id: str
-    reward: float
-    valid: bool = True
-
-
 CLEAN = Grade(5, 5, 5, 5, 5)
 GRADES = {
     "t1": CLEAN,
@@ -38,7 +30,7 @@ GRADES = {
     "t5": Grade(4, 3, 2, 3, 3, rewrite=True),
     "t6": CLEAN,
 }
-GROUP = [*(Member(id, 1.0) for id in GRADES), Member("t7", 0.0), Member("t8", 0.0)]
+GROUP = [*(Attempt(id, 1.0) for id in GRADES), Attempt("t7", 0.0), Attempt("t8", 0.0)]
 VERDICT = Verdict("example", GRADES, hacks=["t6"])
 
 

@@ -5,13 +5,14 @@ from gagar_mcore.credit.behaviour import BehaviourParams, BehaviourScale, Behavi
 from gagar_mcore.credit.compute import compute_credit
 from gagar_mcore.credit.explain import explain
 from gagar_mcore.credit.explanation import Explanation, Step
-from gagar_mcore.credit.outcome import Outcome
+from gagar_mcore.credit.outcome import Attempt, Outcome
 from gagar_mcore.credit.params import CreditParams
 from gagar_mcore.credit.reward_space import reward_space
 from gagar_mcore.credit.verdict import FactorVerdict, VerdictError, check_verdict
 
 __all__ = [
     "Aggregation",
+    "Attempt",
     "BehaviourParams",
     "BehaviourScale",
     "BehaviourSums",

@@ -24,6 +24,11 @@ def exact(value: Any) -> Fraction:
     return Fraction(float(value))
 
 
+def boolean(value: Any) -> bool:
+    """Whether `value` is true or false, numpy's own included, which is told by its type so that numpy need not be there."""
+    return isinstance(value, bool) or (getattr(value, "dtype", None), getattr(value, "shape", None)) == ("bool", ())
+
+
 def whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 

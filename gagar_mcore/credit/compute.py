@@ -24,7 +24,8 @@ def compute_credit(
     stand; `fallback` then says why: the reason given here ("late", "failed: ..."), "invalid: ..." for a verdict that fails
     its check, "no verdict" where a kept group has none though the method needs one. Every method zeroes confirmed hacks, and
     applies penalty and correction where `params` ask for them. Nothing of the caller's is changed. Raises ValueError for a
-    reward outside [0, 1], an id given twice, and, where the length penalty is on, for a length that is missing or no number."""
+    member that is no outcome, a reward outside [0, 1], a `valid` that is no boolean, an id given twice, and, where the length
+    penalty is on, for a length that is missing or no number."""
     ledger = open_ledger(outcomes, verdict, params, fallback)
     stages = ledger.stages
     if stages is None:

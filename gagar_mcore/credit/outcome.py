@@ -1,17 +1,19 @@
 """Outcome statistics of one group: who counts, whether the group is kept, and the advantage of the tests alone."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from gagar_mcore.credit.checks import exact, within
-from gagar_mcore.records.types import DropReason
+from gagar_mcore.credit.checks import boolean, exact, within
+from gagar_mcore.records.types import DropReason, Lengths
 
 Exact = dict[str, Fraction]  # by trajectory id
 
 
 class Outcome(Protocol):
-    """What credit needs of a trajectory; `records.Trajectory` has it. `reward` lies in [0, 1] and passes when above 0.
+    """What credit needs of a trajectory; `Attempt` and `records.Trajectory` have it. `reward` lies in [0, 1] and passes when
+    above 0.
 
     Two more attributes are read where they exist: `lengths` (`records.Lengths`), which the length penalty asks for, and
     `invalid_reason`, which an explanation names."""
@@ -24,17 +26,40 @@ class Outcome(Protocol):
     def valid(self) -> bool: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The plainest `Outcome`. `lengths` are asked for where the length penalty is on."""
+
+    id: str
+    reward: float
+    valid: bool = True
+    lengths: Lengths | None = None
+
+
 def valid_rewards(outcomes: Iterable[Outcome]) -> Exact:
-    """Rewards of the valid trajectories by id. Raises ValueError for an id given twice or a reward outside [0, 1]."""
+    """Rewards of the valid trajectories by id. Raises ValueError for a member that is no outcome, an id given twice, a
+    `valid` that is no boolean, or a reward outside [0, 1]."""
     seen: set[str] = set()
     rewards: Exact = {}
-    for outcome in outcomes:
+    for place, outcome in enumerate(outcomes):
+        _check_outcome(place, outcome)
         if outcome.id in seen:
             raise ValueError(f"trajectory {outcome.id!r}: id given twice in one group")
         seen.add(outcome.id)
         if outcome.valid:
             rewards[outcome.id] = exact_reward(outcome.id, outcome.reward)
     return rewards
+
+
+def _check_outcome(place: int, outcome: Outcome) -> None:
+    for name in ("id", "reward", "valid"):
+        if not hasattr(outcome, name):
+            kind = type(outcome).__name__
+            raise ValueError(
+                f"outcomes[{place}]: a {kind} has no attribute {name}; give gagar_mcore.credit.Attempt(id, reward, valid)"
+            )
+    if not boolean(outcome.valid):
+        raise ValueError(f"trajectory {outcome.id!r}: valid must be true or false, got {outcome.valid!r}")
 
 
 def exact_reward(id: str, reward: float) -> Fraction:

@@ -1,11 +1,12 @@
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar_mcore.credit import CreditParams, FactorVerdict, compute_credit
+from gagar_mcore.credit import Attempt, CreditParams, FactorVerdict, compute_credit
 from gagar_mcore.records.types import Credit, Grade, Verdict
 
 GAGAR = CreditParams()
@@ -131,6 +132,22 @@ def test_the_reason_of_a_missing_verdict_is_kept():
 def test_a_reward_is_a_number_from_0_to_1(reward):
     with pytest.raises(ValueError, match="trajectory 't2': reward must be a number from 0 to 1"):
         compute_credit(group(1, reward), None, GAGAR)
+
+
+@pytest.mark.parametrize("valid", ["false", None, 1, 0, "", np.array([True]), np.int64(1)])
+def test_valid_is_a_boolean(valid):
+    with pytest.raises(ValueError, match="trajectory 'a': valid must be true or false, got "):
+        compute_credit([Attempt("b", 1.0), Attempt("a", 0.0, valid)], None, GAGAR)
+
+
+def test_numpy_has_booleans_of_its_own():
+    outcomes = [Attempt("a", 1.0, np.True_), Attempt("b", 0.0, np.bool_(1)), Attempt("c", 0.0, np.False_)]
+    assert compute_credit(outcomes, None, GAGAR).advantages == {"a": 0.5, "b": -0.5}
+
+
+def test_a_member_that_is_no_outcome_is_named_with_the_mend():
+    with pytest.raises(ValueError, match=r"^outcomes\[1\]: a dict has no attribute id; give gagar_mcore\.credit\.Attempt\("):
+        compute_credit([Attempt("a", 1.0), {"id": "b", "reward": 1.0, "valid": True}], None, GAGAR)
 
 
 def test_an_id_given_twice_is_refused_even_where_invalid():
