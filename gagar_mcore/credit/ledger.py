@@ -100,7 +100,7 @@ def _judgement(verdict: AnyVerdict | None, passing: list[str], params: CreditPar
     if verdict is None:
         return {}, {}
     if isinstance(verdict, FactorVerdict):
-        return {}, {id: verdict.factors[id] for id in passing}
+        return {}, {id: float(verdict.factors[id]) for id in passing}
     return discount_factors({id: verdict.grades[id] for id in passing}, params)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gagar_mcore.credit.checks import discount
 from gagar_mcore.credit.params import CRITERIA, CreditParams
 from gagar_mcore.credit.tiers import tier
 from gagar_mcore.records.types import Grade, Verdict
@@ -65,7 +66,7 @@ def _refuse_strangers(name: str, ids: Iterable[str], passing: set[str]) -> None:
 
 
 def _check_factor(id: str, factor: Any) -> None:
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= 1:
+    if not discount(factor):
         raise VerdictError(f"factors.{id}: must be a number in (0, 1], got {factor!r}")
 
 

@@ -1,5 +1,6 @@
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -33,6 +34,13 @@ def test_worked_example():
     )
     assert (credit.kept, credit.dropped, credit.fallback, credit.capped) == (True, None, None, False)
     assert credit.factors == {"t1": 1.0, "t2": 0.85}
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble, Fraction])
+def test_factors_may_be_of_any_real_type(kind):
+    credit = compute_credit(group(1, 1, 0), FactorVerdict({"t1": kind(1), "t2": kind(0.5)}), GAGAR)
+    assert credit == compute_credit(group(1, 1, 0), FactorVerdict({"t1": 1.0, "t2": 0.5}), GAGAR)
+    assert {type(factor) for factor in credit.factors.values()} == {float}
 
 
 def test_grades_become_tiers_and_factors():

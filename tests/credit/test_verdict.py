@@ -1,5 +1,7 @@
 from dataclasses import replace
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from gagar_mcore.credit import CreditParams, FactorVerdict, VerdictError, check_verdict
@@ -34,6 +36,7 @@ def refused(verdict, message):
         graded(a=CLEAN, b=replace(MEDIUM, rank=2), c=replace(MEDIUM, rank=1)),
         FactorVerdict({"a": 1, "b": 5e-324, "c": 0.2}),
         FactorVerdict({"a": 1.0}, ["b", "c"]),
+        FactorVerdict({"a": np.float32(0.5), "b": np.int64(1), "c": Fraction(1, 3)}),
     ],
 )
 def test_usable(verdict):
@@ -62,7 +65,25 @@ def test_ranks_of_a_tier_are_all_there_or_none():
     refused(graded(a=CLEAN, b=replace(CLEAN, rank=1), c=replace(CLEAN, rank=2)), "within a tier")
 
 
-@pytest.mark.parametrize("value", [0, 0.0, -0.1, 1.0000001, float("nan"), float("inf"), True, "0.5", None])
+@pytest.mark.parametrize(
+    "value",
+    [
+        0,
+        0.0,
+        -0.1,
+        1.0000001,
+        float("nan"),
+        float("inf"),
+        True,
+        np.True_,
+        np.float32(0),
+        np.float32("nan"),
+        Fraction(1, 10**400),
+        10**400,
+        "0.5",
+        None,
+    ],
+)
 def test_a_factor_lies_above_0_and_up_to_1(value):
     refused(FactorVerdict({"a": 1.0, "b": 1.0, "c": value}), r"^factors\.c: must be a number in \(0, 1\]")
 
