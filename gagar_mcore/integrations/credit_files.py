@@ -3,23 +3,46 @@
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from gagar_mcore.config.load import RecipeError, load_method
 from gagar_mcore.credit.params import CreditParams
 from gagar_mcore.integrations.jsonl_credit import run_credit
 
 STANDARD = "-"
+OPTIONS = {"method": "--method", "cap": "--cap", "min_valid": "--min-valid"}
+OF_TOKENS = "behaviour shaping works on tokens, in a trainer; gagar credit sees trajectories"
+REFUSED = {
+    "name": "say it with --method",
+    "cap": "say it with --cap",
+    "min_valid": "say it with --min-valid",
+    **dict.fromkeys(("behaviour_shaping", "kappa", "behaviour_bounds"), OF_TOKENS),
+}
 
 
 def credit_params(method: str, cap: str, min_valid: int, settings: Sequence[str]) -> CreditParams:
     """What `gagar credit` is told; a cap of `none` is no cap, `settings` are further `field=value`. Raises RecipeError."""
-    bound = "null" if cap.lower() == "none" else cap
-    section = load_method([f"name={method}", f"cap={bound}", f"min_valid={min_valid}", *settings])
-    if section.behaviour_shaping:
-        raise RecipeError("behaviour_shaping: works on tokens, in a trainer; gagar credit sees trajectories")
-    return section.params()
+    section = load_method(settings)
+    for field, mend in REFUSED.items():
+        if field in section.model_fields_set:
+            raise RecipeError(f"{field}: {mend}")
+    try:
+        options: dict[str, Any] = {"method": method, "cap": _cap(cap), "min_valid": min_valid}
+        return replace(section.params(), **options)
+    except ValueError as error:
+        field, _, problem = str(error).partition(": ")
+        raise RecipeError(f"{OPTIONS[field]}: {problem}") from error
+
+
+def _cap(text: str) -> float | None:
+    if text.lower() == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"cap: must be a finite number of at least 1, or none, got {text!r}") from None
 
 
 def credit_files(source: str, target: str, params: CreditParams) -> int:

@@ -49,16 +49,32 @@ def test_no_cap_can_be_said(cap):
 
 
 @pytest.mark.parametrize(
-    ("cap", "settings", "message"),
+    ("setting", "message"),
     [
-        ("0.5", [], "method: cap: .* greater than or equal to 1"),
-        ("nan", [], "method: cap: .* finite"),
-        ("much", [], "method: cap: "),
-        ("1.5", ["t3"], "write it as"),
-        ("1.5", ["length_gama=2"], "method: length_gama: unknown field"),
-        ("1.5", ["behaviour_shaping=true"], "^behaviour_shaping: works on tokens"),
+        ("t3", "write it as"),
+        ("t3=7", "^method: t3: "),
+        ("length_gama=2", "^method: length_gama: unknown field"),
+        ("behaviour_shaping=true", "^behaviour_shaping: behaviour shaping works on tokens, in a trainer; gagar credit sees traj"),
+        ("kappa=3", "^kappa: behaviour shaping works on tokens"),
+        ("behaviour_bounds=[0.4, 3]", "^behaviour_bounds: behaviour shaping works on tokens"),
+        ("cap=2", "^cap: say it with --cap$"),
+        ("name=grpo", "^name: say it with --method$"),
+        ("min_valid=3", "^min_valid: say it with --min-valid$"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_by_name(cap, settings, message):
+def test_a_setting_that_cannot_be_is_refused_by_name(setting, message):
     with pytest.raises(RecipeError, match=message):
-        credit_params("gagar", cap, 2, settings)
+        credit_params("gagar", "1.5", 2, [setting])
+
+
+@pytest.mark.parametrize("cap", ["0.5", "nan", "inf", "1e999", "much", "", "true", "[1"])
+def test_a_cap_that_cannot_be_names_its_option(cap):
+    with pytest.raises(RecipeError, match=r"^--cap: must be a finite number of at least 1, or none, got "):
+        credit_params("gagar", cap, 2, [])
+
+
+def test_other_options_that_cannot_be_are_named_too():
+    with pytest.raises(RecipeError, match=r"^--min-valid: must be a whole number of at least 2, got 1"):
+        credit_params("gagar", "1.5", 1, [])
+    with pytest.raises(RecipeError, match=r"^--method: must be gagar, grpo or downweight_only, got 'ppo'"):
+        credit_params("ppo", "1.5", 2, [])
