@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 from gagar_mcore.integrations.row_credit import credit_rows
@@ -13,8 +14,8 @@ ESTIMATORS = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
 def post_process_rewards(args: Namespace, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
     """Raw rewards and advantages of slime's flat list of `slime.utils.types.Sample`, both in its order.
 
-    Samples are grouped by `group_index`; those that share a `rollout_id` are segments of one trajectory, and each carries the
-    trajectory's whole reward. The `gagar_*` fields (`rows.Notes`) lie in `sample.metadata`; a sample that the engine aborted is
+    Samples are grouped by `group_index`; those that share a `rollout_id`, where there is one, are segments of one trajectory,
+    and each carries the trajectory's whole reward. The `gagar_*` fields (`rows.Notes`) lie in `sample.metadata`; a sample that the engine aborted is
     invalid unless its `gagar_valid` says otherwise. `args.gagar`, a mapping that `--custom-config-path` sets, holds the constants
     (`CreditParams`). Raises ValueError for arguments under which slime would change the advantages, and for samples that make
     no group."""
@@ -32,17 +33,18 @@ def _check_arguments(args: Namespace) -> None:
             f"--advantage-estimator {args.advantage_estimator}: would not take the advantages as they are; "
             f"use one of {', '.join(ESTIMATORS)}"
         )
-    if args.normalize_advantages:
+    if getattr(args, "normalize_advantages", False):
         raise ValueError("--normalize-advantages: would undo the credit step; leave it off")
 
 
 def _row(sample: Any, reward: Any, place: int) -> Row:
-    """Versions of slime whose samples have no `rollout_id` make every sample a trajectory."""
+    """Samples without a `rollout_id`, which not every version of slime has, are trajectories of their own."""
     where = f"sample {place} (index {sample.index})"
-    if sample.group_index is None:
-        raise ValueError(f"{where}: group_index is None; give all samples of a prompt the same")
+    group = getattr(sample, "group_index", None)
+    if group is None:
+        raise ValueError(f"{where}: group_index is missing; give all samples of a prompt the same")
     notes = read_notes({"gagar_valid": sample.status.value != "aborted", **(sample.metadata or {})}, where)
-    if notes.valid and not isinstance(reward, int | float):
+    if notes.valid and not isinstance(reward, Real):
         raise ValueError(f"{where}: reward must be a number, got {reward!r}; see --reward-key where it is a mapping")
     rollout = getattr(sample, "rollout_id", None)
-    return Row(sample.group_index, f"sample {place}" if rollout is None else f"rollout {rollout}", reward, notes)
+    return Row(group, f"sample {place}" if rollout is None else f"rollout {rollout}", reward, notes)

@@ -1,4 +1,4 @@
-"""slime is not on PyPI (the package `slime` there is another), so its side is mirrored here."""
+"""slime is not on PyPI (the package `slime` there is another), so its side is mirrored here, from its sources on GitHub."""
 
 import asyncio
 from argparse import Namespace
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+import numpy as np
 import pytest
 from doc_blocks import block
 
@@ -16,9 +17,9 @@ from gagar_mcore.integrations.slime import post_process_rewards
 
 
 @dataclass
-class Sample:
-    """A stand-in for `slime.utils.types.Sample` of THUDM/slime (github.com), with those of its fields, names and defaults that
-    reward post-processing can see, and its `get_reward_value` and `Status`."""
+class EarlySample:
+    """A stand-in for `slime.utils.types.Sample` of THUDM/slime before it had a `rollout_id`: `Status`, `get_reward_value`, and
+    the fields that reward post-processing reads, under their names and with their defaults; other fields are left out."""
 
     class Status(Enum):
         PENDING = "pending"
@@ -29,13 +30,19 @@ class Sample:
 
     group_index: int | None = None
     index: int | None = None
-    rollout_id: int | None = None
     reward: float | dict[str, Any] | None = None
-    status: Status = Status.COMPLETED
+    status: Status = Status.PENDING
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def get_reward_value(self, args: Namespace) -> float:
         return self.reward[args.reward_key] if args.reward_key else self.reward
+
+
+@dataclass
+class Sample(EarlySample):
+    """The same of later versions, where every sample says which rollout it is a part of."""
+
+    rollout_id: int | None = None
 
 
 def train_data(args: Namespace, samples: list[Sample], hook: Callable[..., Any]) -> dict[str, list[float]]:
@@ -53,7 +60,8 @@ def arguments(**changes):
 
 def sample(index, reward, group=0, **changes):
     notes = {key: changes.pop(key) for key in list(changes) if key.startswith("gagar_")}
-    return Sample(group, index, index, reward, metadata={"task": "t", **notes}, **changes)
+    changes = {"status": Sample.Status.COMPLETED, "rollout_id": index, **changes}
+    return Sample(group, index, reward, metadata={"task": "t", **notes}, **changes)
 
 
 def by_hand(factors, rewards, params=None):
@@ -85,13 +93,33 @@ def test_constants_come_from_the_arguments():
 
 
 def test_segments_of_a_rollout_share_its_advantage():
-    split = [Sample(0, 0, 10, 1.0), Sample(0, 0, 10, 1.0), Sample(0, 1, 11, 0.0), Sample(0, 2, 12, 0.0)]
+    split = [sample(0, 1.0, rollout_id=10), sample(0, 1.0, rollout_id=10), sample(1, 0.0), sample(2, 0.0)]
     assert post_process_rewards(arguments(), split)[1] == pytest.approx([2 / 3, 2 / 3, -1 / 3, -1 / 3])
 
 
 def test_samples_without_a_rollout_id_are_trajectories_of_their_own():
-    alone = [Sample(0, 0, None, 1.0), Sample(0, 0, None, 1.0), Sample(0, 1, None, 0.0), Sample(0, 2, None, 0.0)]
+    alone = [sample(index, reward, rollout_id=None) for index, reward in ((0, 1.0), (0, 1.0), (1, 0.0), (2, 0.0))]
     assert post_process_rewards(arguments(), alone)[1] == [0.5, 0.5, -0.5, -0.5]
+
+
+def test_samples_of_a_version_without_rollout_ids_are_trajectories_of_their_own():
+    early = [EarlySample(0, index, reward, EarlySample.Status.COMPLETED) for index, reward in ((0, 1.0), (0, 1.0), (1, 0.0))]
+    assert post_process_rewards(arguments(), early)[1] == pytest.approx([1 / 3, 1 / 3, -2 / 3])
+
+
+def test_what_a_version_does_not_have_is_taken_as_unset_or_named():
+    args = Namespace(advantage_estimator="grpo", reward_key=None)
+    assert post_process_rewards(args, [sample(0, 1.0), sample(1, 0.0)])[1] == [0.5, -0.5]
+    bare = sample(3, 1.0)
+    del bare.group_index
+    bare = Namespace(**vars(bare), get_reward_value=bare.get_reward_value)
+    with pytest.raises(ValueError, match=r"sample 0 \(index 3\): group_index is missing; give all samples of a prompt"):
+        post_process_rewards(args, [bare])
+
+
+def test_a_status_other_than_aborted_and_a_reward_of_numpy_count_as_they_are():
+    samples = [sample(0, np.float32(1), status=Sample.Status.PENDING), sample(1, 0.0, status=Sample.Status.TRUNCATED)]
+    assert post_process_rewards(arguments(), samples) == ([1.0, 0.0], [0.5, -0.5])
 
 
 def test_an_aborted_sample_is_invalid_and_may_lack_a_reward():
@@ -144,14 +172,14 @@ def test_arguments_that_would_spoil_the_advantages_are_refused(changes, message)
 
 
 def test_a_sample_without_a_group_is_refused():
-    with pytest.raises(ValueError, match=r"sample 1 \(index 9\): group_index is None"):
+    with pytest.raises(ValueError, match=r"sample 1 \(index 9\): group_index is missing"):
         post_process_rewards(arguments(), [sample(0, 1.0), sample(9, 0.0, group=None)])
 
 
 def test_the_example_of_the_documentation():
     found = {"passed": lambda sample: float(sample.index < 2), "grade": lambda sample: [1.0, 0.4][sample.index]}
     exec(block("slime"), found)
-    samples = [Sample(3, index, index) for index in range(3)]
+    samples = [sample(index, None, group=3) for index in range(3)]
     for each, reward in zip(samples, asyncio.run(found["reward"](arguments(), samples)), strict=True):
         each.reward = reward
     raw, advantages = found["post_process"](arguments(), samples)
