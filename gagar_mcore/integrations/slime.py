@@ -15,10 +15,10 @@ def post_process_rewards(args: Namespace, samples: Sequence[Any]) -> tuple[list[
     """Raw rewards and advantages of slime's flat list of `slime.utils.types.Sample`, both in its order.
 
     Samples are grouped by `group_index`; those that share a `rollout_id`, where there is one, are segments of one trajectory,
-    and each carries the trajectory's whole reward. The `gagar_*` fields (`rows.Notes`) lie in `sample.metadata`; a sample that the engine aborted is
-    invalid unless its `gagar_valid` says otherwise. `args.gagar`, a mapping that `--custom-config-path` sets, holds the constants
-    (`CreditParams`). Raises ValueError for arguments under which slime would change the advantages, and for samples that make
-    no group."""
+    and each carries the trajectory's whole reward. The `gagar_*` fields (`rows.Notes`) lie in `sample.metadata`; a sample that
+    the engine aborted is invalid unless its `gagar_valid` says otherwise. `args.gagar`, a mapping that `--custom-config-path`
+    sets, holds the constants (`CreditParams`). Raises ValueError for arguments under which slime would change the advantages,
+    and for samples that make no group."""
     _check_arguments(args)
     raw = [sample.get_reward_value(args) for sample in samples]
     rows = [_row(sample, reward, place) for place, (sample, reward) in enumerate(zip(samples, raw, strict=True))]
