@@ -31,8 +31,8 @@ def redistribute(advantages: Mapping[str, Fraction], factors: Mapping[str, Fract
     """Sum-preserving redistribution over the passing ids, those of `factors`.
 
     With a_i = max(A_i, 0): lambda = sum(a) / sum(f a), B_i = min(lambda, cap) f_i a_i; everything else keeps A_i, and so does a
-    passing trajectory below the mean, where the reported form has 0 and the sum is lost. Where the cap bites the total is no longer kept, and the group is re-centred:
-    A'_i = B_i - mean(B). Without a positive part nothing moves (lambda 1)."""
+    passing trajectory below the mean, where the reported form has 0 and loses the zero sum. Where the cap bites the total is no
+    longer kept, and the group is re-centred: A'_i = B_i - mean(B). Without a positive part nothing moves (lambda 1)."""
     gains = _gains(advantages, factors)
     if not gains:
         return untouched(advantages)
