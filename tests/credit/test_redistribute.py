@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 from exact import close, exact_advantages, group
 from group_strategies import FACTOR, PARAMS, groups
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gagar_mcore.credit import CreditParams, FactorVerdict, compute_credit
@@ -35,7 +35,9 @@ def total(advantages, ids):
 
 
 def largest(advantages):
-    return max((Fraction(abs(a)) for a in advantages.values()), default=Fraction()) + Fraction(5e-324) / ROUNDING
+    return (
+        max((Fraction(abs(a)) for a in advantages.values()), default=Fraction()) + len(advantages) * Fraction(5e-324) / ROUNDING
+    )
 
 
 @pytest.mark.parametrize(("factors", "most", "capped"), GOLDEN)
@@ -54,6 +56,7 @@ def test_total_of_the_passing_is_unchanged(drawn):
     assert abs(total(moved, ids) - total(outcome, ids)) <= ROUNDING * largest(outcome)
 
 
+@example(([*group(5e-324, 5e-324, 0, 0, 0)], {"t1": 5e-324, "t2": 5e-324}, []), None)
 @given(groups(), st.none() | st.floats(1, 50))
 def test_a_group_sums_to_zero_capped_or_not(drawn, cap):
     moved = credited(drawn, CreditParams(cap=cap)).advantages
