@@ -41,7 +41,7 @@ def test_a_dry_run_says_what_would_run_and_starts_nothing(tmp_path: Path) -> Non
         (["tasks", "check", "/nowhere"], "/nowhere"),
         (["report", "/nowhere"], "/nowhere"),
         (["explain", "/nowhere", "m"], "/nowhere: no run directory"),
-        (["credit", "--cap", "0.5"], "method: cap: "),
+        (["credit", "--cap", "0.5"], "--cap: must be"),
         (["rollout", "nope"], "no such file"),
         (["sft", "nope"], "no such file"),
         (["sft", "tiny-sft", "trainer.tp=3"], "trainer.tp: 3 does not divide"),

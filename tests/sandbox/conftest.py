@@ -2,6 +2,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 import gagar_sandbox.host
@@ -9,6 +10,14 @@ from gagar_sandbox import LocalPool, SandboxSpec
 from gagar_sandbox.local import LocalSandbox
 
 Use = Callable[[LocalSandbox], Awaitable[None]]
+LeftBehind = Callable[[], list[psutil.Process]]
+
+
+@pytest.fixture
+def left_behind() -> LeftBehind:
+    """Lists the processes below this one that were not there before the test."""
+    before = set(psutil.Process().children(recursive=True))
+    return lambda: [process for process in psutil.Process().children(recursive=True) if process not in before]
 
 
 @pytest.fixture

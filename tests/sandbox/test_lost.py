@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -40,10 +40,6 @@ asyncio.run(main())
 """
 
 
-def descendants() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
-
-
 @pytest.fixture
 def heir_of_orphans() -> Iterator[None]:
     """What a killed child leaves behind becomes a child of this process."""
@@ -54,14 +50,16 @@ def heir_of_orphans() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kill_after_s", [0, 0.02, 0.04, 0.08, 0.16, 0.5])
-def test_nothing_outlives_a_killed_controller(base: Path, heir_of_orphans: None, kill_after_s: float):
+def test_nothing_outlives_a_killed_controller(
+    base: Path, heir_of_orphans: None, left_behind: Callable[[], list[psutil.Process]], kill_after_s: float
+):
     """Killed with -9 while sandboxes start, run and close."""
     with subprocess.Popen([sys.executable, "-c", CONTROLLER, str(base)], stdout=subprocess.PIPE) as controller:
         assert controller.stdout is not None and controller.stdout.readline() == b"ready\n"
         time.sleep(kill_after_s)
         controller.kill()
     deadline = time.monotonic() + 30
-    while left := descendants():
+    while left := left_behind():
         for process in left:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(process.pid, os.WNOHANG)

@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -49,7 +50,7 @@ def test_an_acquire_waits_for_a_place(base: Path):
     asyncio.run(main())
 
 
-def test_close_kills_what_runs_and_refuses_those_who_wait(base: Path):
+def test_close_kills_what_runs_and_refuses_those_who_wait(base: Path, left_behind: Callable[[], list[psutil.Process]]):
     async def main() -> None:
         pool = LocalPool(concurrency=1)
         sandbox = await pool.acquire(SandboxSpec(base))
@@ -64,10 +65,10 @@ def test_close_kills_what_runs_and_refuses_those_who_wait(base: Path):
             await pool.acquire(SandboxSpec(base))
 
     asyncio.run(main())
-    assert psutil.Process().children(recursive=True) == []
+    assert left_behind() == []
 
 
-def test_close_does_not_forget_a_sandbox_that_is_being_started(base: Path):
+def test_close_does_not_forget_a_sandbox_that_is_being_started(base: Path, left_behind: Callable[[], list[psutil.Process]]):
     async def main() -> None:
         pool = LocalPool()
         starting = asyncio.create_task(pool.acquire(SandboxSpec(base)))
@@ -77,10 +78,10 @@ def test_close_does_not_forget_a_sandbox_that_is_being_started(base: Path):
             await starting
 
     asyncio.run(main())
-    assert psutil.Process().children(recursive=True) == []
+    assert left_behind() == []
 
 
-def test_a_cancelled_acquire_leaves_its_place_to_others(base: Path):
+def test_a_cancelled_acquire_leaves_its_place_to_others(base: Path, left_behind: Callable[[], list[psutil.Process]]):
     async def main() -> None:
         pool = LocalPool(concurrency=1)
         try:
@@ -98,7 +99,7 @@ def test_a_cancelled_acquire_leaves_its_place_to_others(base: Path):
             await pool.close()
 
     asyncio.run(main())
-    assert psutil.Process().children(recursive=True) == []
+    assert left_behind() == []
 
 
 def test_specs_that_cannot_be_mounted(base: Path):
