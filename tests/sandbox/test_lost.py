@@ -83,7 +83,7 @@ def test_death_of_pid_1_under_a_call(use):
 
 async def found(name: str) -> psutil.Process:
     for _ in range(1000):
-        for process in descendants():
+        for process in psutil.Process().children(recursive=True):
             if process.name() == name:
                 return process
         await asyncio.sleep(0.02)
