@@ -46,34 +46,25 @@ def policy_loss(
         log_ratio = means[sequence] + new - new.detach()
     ratio = held(log_ratio).exp()
     value, masked = token_losses(new, ratio, advantage, positive, spec)
-    importance, truncated = torch.ones_like(rollout), torch.zeros_like(flagged)
-    if spec.tis_cap is not None:
-        importance = held(old - rollout).exp()
-        truncated = importance > spec.tis_cap
-        importance = importance.clamp(max=spec.tis_cap)
+    cap = float("inf") if spec.tis_cap is None else spec.tis_cap
+    correction = torch.ones_like(rollout) if spec.tis_cap is None else held(old - rollout).exp()
+    importance = correction.clamp(max=cap)
     kl = torch.zeros_like(rollout)
     if ref_logprobs is not None:
         gap = ref_logprobs.detach()[place].double() - new.double()  # in float32 the digits of a small one would be lost
         kl = (held(gap).expm1() - gap).to(precision)
     value = importance * value + spec.kl_coef * kl if spec.kl_coef > 0 else importance * value
     loss = (weight * value).double().sum()
-    difference = (new - rollout).abs()
-    per_token = (
-        torch.ones_like(rollout),
-        masked & positive,
-        masked & ~positive,
-        ratio,
-        difference,
-        rollout - new,
-        kl,
-        importance,
-        truncated,
-        flagged,
-    )
+    ones, difference = torch.ones_like(rollout), (new - rollout).abs()
+    per_token = (ones, masked & positive, masked & ~positive, ratio, difference, rollout - new, kl)
+    return loss, stats_of(loss, (*per_token, importance, correction > cap, flagged), (ratio, difference))
+
+
+def stats_of(loss: Tensor, per_token: tuple[Tensor, ...], extremes: tuple[Tensor, ...]) -> PolicyStats:
+    """Columns `[N]` of the trained tokens in the order of `SUMS` without the loss, and of `MAXIMA`."""
     sums = torch.stack([loss.detach(), *(column.detach().double().sum() for column in per_token)])
-    floor = rollout.new_zeros(1)
-    maxima = torch.stack([torch.cat([floor, column.detach()]).max().double() for column in (ratio, difference)])
-    return loss, PolicyStats(sums, maxima)
+    floor = loss.new_zeros(1)
+    return PolicyStats(sums, torch.stack([torch.cat([floor, column.detach().double()]).max() for column in extremes]))
 
 
 def token_losses(logprob: Tensor, ratio: Tensor, advantage: Tensor, positive: Tensor, spec: LossSpec) -> tuple[Tensor, Tensor]:
