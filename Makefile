@@ -22,7 +22,7 @@ test: $(VENV)/.installed-dev
 
 # The tests that need verl, which wants another transformers than we do: an environment of its own on top of .venv.
 test-verl: $(VERL)/.installed
-	$(VERL)/bin/python -m pytest tests/integrations
+	$(VERL)/bin/python -m pytest $(wildcard tests/integrations/test_verl*.py)
 
 lint: $(VENV)/.installed-dev
 	$(RUN) -m ruff check .

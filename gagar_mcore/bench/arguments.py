@@ -11,6 +11,12 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def count(text: str) -> int:
+    if not re.fullmatch("[0-9]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a number of at least 0")
+    return int(text)
+
+
 def case_of(form: str) -> Callable[[str], str]:
     """A reader of cases such as `TOKENSxSEQUENCES`: positive numbers, as many as the form has names."""
 

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from gagar_mcore.bench import arguments
+from gagar_mcore.ops.build import BuildError, register_report
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -194,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--case", action="append", type=case, metavar=FORM, help="may be given again")
     parser.add_argument("--loss", choices=tuple(BYTES), default="mimo")
     parser.add_argument("--device", type=arguments.device, default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0: torch's choice")
+    parser.add_argument("--threads", type=arguments.count, default=0, help="CPU threads, 0: torch's choice")
     parser.add_argument("--rounds", type=arguments.positive, default=7)
     parser.add_argument("--registers", action="store_true", help="only what nvcc says of the CUDA kernels on sm_90")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
@@ -202,14 +203,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     as_json, cases, registers = (options.pop(name) for name in ("json", "case", "registers"))
     try:
         result = kernels() if registers else run(cases, **options)
-    except ValueError as error:
+    except (ValueError, BuildError) as error:
         parser.error(str(error))
     print(json.dumps(result) if as_json else table(result))
 
 
 def kernels() -> dict[str, Any]:
-    from gagar_mcore.ops.build import register_report
-
     return {"kernels": [asdict(kernel) for kernel in register_report()]}
 
 

@@ -185,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--chunk-mib", type=arguments.positive, help="scratch memory of the chunked variant; default: as the device has it"
     )
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0: torch's choice")
+    parser.add_argument("--threads", type=arguments.count, default=0, help="CPU threads, 0: torch's choice")
     parser.add_argument("--rounds", type=arguments.positive, default=3)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)

@@ -33,7 +33,7 @@ def credit_params(method: str, cap: str, min_valid: int, settings: Sequence[str]
         return replace(section.params(), **options)
     except ValueError as error:
         field, _, problem = str(error).partition(": ")
-        raise RecipeError(f"{OPTIONS[field]}: {problem}") from error
+        raise RecipeError(f"{OPTIONS.get(field, field)}: {problem}") from error
 
 
 def _cap(text: str) -> float | None:

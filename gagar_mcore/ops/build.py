@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Device = Literal["cpu", "cuda"]
 SOURCES = Path(__file__).parent / "csrc"
@@ -48,14 +48,14 @@ def library_path(device: Device) -> Path:
 
 def compiler(device: Device) -> list[str]:
     """The words that call it; `CXX` and `NVCC` name others than the system's. Raises BuildError where there is none."""
-    variable, default = ("CXX", "c++") if device == "cpu" else ("NVCC", "nvcc")
+    variable, default, kit = ("CXX", "c++", "a C++ compiler") if device == "cpu" else ("NVCC", "nvcc", "the CUDA toolkit")
     text = os.environ.get(variable, "").strip() or default
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise BuildError(f"{variable}: {text!r} is no command: {error}") from None
     if shutil.which(words[0]) is None:
-        raise BuildError(f"no {words[0]} is on the PATH: install a C++ compiler, or set {variable}")
+        raise BuildError(f"no {words[0]} is on the PATH: install {kit}, or set {variable}")
     return words
 
 
@@ -83,13 +83,18 @@ def compile_library(command: list[str], target: Path) -> str:
 
 def run(command: list[str]) -> str:
     """What a command says, while it ends well and in time. Raises BuildError."""
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    ) as process:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    try:
+        process = subprocess.Popen(command, **pipes, start_new_session=True)
+    except OSError as error:
+        raise BuildError(f"{command[0]} does not start: {error}") from None
+    with process:
         try:
             said, _ = process.communicate(timeout=TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:
             os.killpg(process.pid, signal.SIGKILL)  # the compilers that the command started, too
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             raise BuildError(f"{shlex.join(command)} did not finish in {TIMEOUT_SECONDS:.0f} s") from None
     if process.returncode:
         raise BuildError(f"{shlex.join(command)} failed: {said.strip()[-2000:]}")

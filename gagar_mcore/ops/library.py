@@ -73,12 +73,16 @@ FUNCTIONS: dict[Device, dict[str, tuple[type, tuple[type, ...]]]] = {
 }
 
 
+class LoadError(BuildError):
+    """A file that is no library, or not all of it."""
+
+
 @functools.cache
 def library(device: Device) -> ctypes.CDLL | None:
     """The library for `device`; None, with one warning, where it cannot be had."""
     try:
         return open_library(device)
-    except BuildError as error:
+    except (BuildError, OSError) as error:
         log.warning("the fused step runs as plain PyTorch on %s, slower: %s", device, error)
         return None
 
@@ -88,7 +92,7 @@ def open_library(device: Device) -> ctypes.CDLL:
     path = library_path(device)
     try:
         return declared(path, device)
-    except BuildError:
+    except LoadError:
         if path.parent == SHIPPED:
             raise
         path.unlink(missing_ok=True)
@@ -105,7 +109,7 @@ def declared(path: Path, device: Device) -> ctypes.CDLL:
             function = getattr(loaded, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
-        raise BuildError(f"{path} does not load: {error}") from None
+        raise LoadError(f"{path} does not load: {error}") from None
     if loaded.gagar_step_size() != ctypes.sizeof(Step):
         raise BuildError(f"{path} was built for another version of gagar")
     if device == "cuda" and (refusal := loaded.gagar_refusal()):

@@ -52,8 +52,6 @@ def linear_logprobs(
     shard = _Shard(temperature, group, entropy, reduce_hidden_grad, chunk_bytes)
     _check_tensors(hidden, weight, targets)
     _check_options(shard)
-    if not targets.is_cuda:
-        _check_range(targets, len(weight) * shard.size)
     logprobs, entropies = _LinearLogprobs.apply(hidden, weight, targets, shard)
     return logprobs, entropies
 
@@ -83,6 +81,8 @@ class _LinearLogprobs(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, shard: _Shard) -> tuple[Tensor, Tensor | None]:
         local_targets = targets - shard.rank * len(weight)
         terms = _over_group(_shard_terms(hidden, weight, local_targets, shard), len(weight), shard)
+        if not targets.is_cuda:  # after the ranks have met: a rank that stops before leaves the others waiting
+            _check_range(targets, len(weight) * shard.size)
         ctx.shard = shard
         ctx.save_for_backward(hidden, weight, local_targets, terms)
         ctx.set_materialize_grads(False)

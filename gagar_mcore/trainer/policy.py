@@ -4,10 +4,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -24,6 +22,8 @@ from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens, se
 from gagar_mcore.trainer.packing import plan_microbatches
 from gagar_mcore.trainer.setup import Policy
 from gagar_mcore.trainer.update import accumulate_gradients, data_parallel_rank, over_replicas, step_optimizer
+
+CHECKED_AT_ONCE = 1 << 24  # entries of a memory-mapped column
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class PartStats:
 def apply_batch(policy: Policy, batch: Batch, recipe: Recipe, step: int) -> dict[str, float]:
     """Take the optimizer step `step` (from 1) on `batch`; returns metrics by name. A collective."""
     started = time.perf_counter()
+    check_finite(batch)
     trainer, shaping = recipe.trainer, recipe.method.behaviour()
     parts = policy_parts(batch, trainer)
     behaviour = step_behaviour(parts, shaping) if shaping else None
@@ -135,20 +136,21 @@ def _part(batch: Batch, sequences: Sequence[int], tp: int) -> PolicyPart:
     bounds = select_bounds(batch.cu_seqlens, sequences)
     columns = (batch.tokens, batch.logprobs, batch.loss_mask, batch.error_mask)
     tokens, logprobs, trained, errors = (select(column, batch.cu_seqlens, sequences) for column in columns)
-    advantages, weights = batch.advantages[list(sequences)], batch.weights[list(sequences)]
-    check_finite(logprobs=logprobs, advantages=advantages, weights=weights)
     return PolicyPart(
         packed_tokens=pack_tokens(tokens, bounds, trained.astype(bool), tp),
         rollout_logprobs=torch.as_tensor(logprobs, device=device()),
         flags=torch.as_tensor(trained | errors << 1, device=device()),
-        advantages=torch.as_tensor(advantages, device=device()),
-        weights=torch.as_tensor(weights, device=device()),
+        advantages=torch.as_tensor(batch.advantages[list(sequences)], device=device()),
+        weights=torch.as_tensor(batch.weights[list(sequences)], device=device()),
         layout=TokenLayout.build(torch.as_tensor(bounds)).to(device()),
     )
 
 
-def check_finite(**columns: npt.NDArray[Any]) -> None:
-    """Raises ValueError that names the column."""
-    for name, column in columns.items():
-        if not np.isfinite(column).all():
-            raise ValueError(f"batch: {name} holds {column[~np.isfinite(column)][0]}; the engine or the credit step went wrong")
+def check_finite(batch: Batch) -> None:
+    """Raises ValueError that names the column, on every rank alike, so that none is left waiting."""
+    for name in ("logprobs", "advantages", "weights"):
+        column = getattr(batch, name)
+        for first in range(0, len(column), CHECKED_AT_ONCE):
+            part = column[first : first + CHECKED_AT_ONCE]
+            if not np.isfinite(part).all():
+                raise ValueError(f"batch: {name} holds {part[~np.isfinite(part)][0]}; the engine or the credit step went wrong")

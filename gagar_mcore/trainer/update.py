@@ -1,5 +1,6 @@
 """One optimizer step: forward and backward over the micro-batches, reduction, clipping, Adam."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -82,14 +83,16 @@ def accumulate_gradients(
 def step_optimizer(policy: Policy, lr: float, weight_decay: float) -> float:
     """Clip, update, share the parameters; returns the norm of the gradient before clipping.
 
-    Raises RuntimeError, with the parameters as they were, where the gradient of any rank is not finite: Megatron looks only
-    where it scales losses."""
+    Raises RuntimeError, with the parameters as they were, where the gradient of any rank is not finite (Megatron looks only
+    where it scales losses), and after the step where its norm is not."""
     if not finite_everywhere(policy):
-        raise RuntimeError("the gradient is not finite: look at loss and log-prob differences of the steps before")
+        raise RuntimeError("the gradient is not finite: look at the loss of the steps before")
     for group in policy.optimizer.param_groups:
         group["lr"] = lr
         group["weight_decay"] = weight_decay * group["wd_mult"]
     _, grad_norm, _ = policy.optimizer.step()
+    if not math.isfinite(grad_norm):  # finite entries, but so large that clipping has made all of them 0
+        raise RuntimeError("the norm of the gradient is not finite: look at the loss of the steps before")
     return float(grad_norm)
 
 

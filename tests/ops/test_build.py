@@ -54,6 +54,15 @@ def test_a_compiler_that_hangs_is_stopped(monkeypatch):
         build.run(["sleep", "60"])
 
 
+def test_a_compiler_that_does_not_start_is_named(tmp_path, monkeypatch):
+    program = tmp_path / "broken"
+    program.write_bytes(b"\x7fELF")
+    program.chmod(0o755)
+    monkeypatch.setenv("CXX", str(program))
+    with pytest.raises(build.BuildError, match="broken does not start"):
+        build.library_path("cpu")
+
+
 @needs_compiler
 def test_a_library_cut_short_is_compiled_again():
     path = build.library_path("cpu")

@@ -112,12 +112,18 @@ def test_bfloat16_log_probs(device, name, ref):
 
 
 @pytest.mark.parametrize(
-    "spec", [LossSpec("ppo", dual_clip=None, tis_cap=1.1), LossSpec("ppo"), LossSpec("ppo", dual_clip=1.2)], ids=str
+    ("spec", "old"),
+    [
+        (LossSpec("ppo", dual_clip=None, tis_cap=1.1), True),
+        (LossSpec("ppo"), True),
+        (LossSpec("ppo"), False),
+        (LossSpec("ppo", dual_clip=1.2), True),
+        (LossSpec("ppo", dual_clip=1.2), False),
+        (LossSpec("ppo", dual_clip=None), False),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("old", [False, True], ids=["to the rollout", "to an old policy"])
 def test_switches_act_one_by_one(device, spec, old):
-    if spec.tis_cap and not old:
-        pytest.skip("tis_cap needs an old policy")
     case = random_case((400, 30, 200))
     case.logprobs[::3] += 1.5
     case.advantages[:] = torch.tensor([-0.5, 0.7, -0.9])
@@ -188,6 +194,17 @@ def test_a_trained_token_that_is_no_number_is_not_hidden(device):
     case.logprobs[5] = torch.nan
     loss, _, _ = call(fused, case, LossSpec("mimo"), TokenLayout.build(case.cu_seqlens), device)
     assert loss.isnan()
+
+
+@pytest.mark.parametrize("spec", [LossSpec("ppo", dual_clip=None, kl_coef=0.1), LossSpec("gspo", kl_coef=0.1)], ids=str)
+def test_held_ratios_have_no_slope(device, spec):
+    case = random_case((40, 30), trained=1.0)
+    case.advantages[:] = torch.tensor([-0.5, -0.7])
+    case.logprobs[:40] += 90
+    case.ref[50], case.ref[60] = case.logprobs[50] + 100, case.logprobs[60] - 100
+    layout = TokenLayout.build(case.cu_seqlens)
+    got, want = (call(m, case, spec, layout, d) for m, d in ((fused, device), (reference, "cpu")))
+    torch.testing.assert_close(got[2], want[2], rtol=2e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -17,6 +17,7 @@ SHAPING = Behaviour(torch.tensor([1.3, 0.7], dtype=torch.float64), torch.tensor(
 BAD_BOUNDS = {
     "not from 0": ([1, 40, 53], [0, 40, 54]),
     "not to the end": ([0, 40, 52], [0, 40, 54]),
+    "below 0": ([0, -60, 53], [0, 20, 54]),
     "falling": ([0, 53, 53], [0, 54, 40]),
     "beyond the positions": ([0, 40, 53], [0, 40, 56]),
     "part too short": ([0, 40, 53], [0, 30, 54]),

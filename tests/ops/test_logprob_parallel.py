@@ -49,7 +49,7 @@ def on_rank(rank: int, root: Path) -> None:
         results["out of range"] = str(error)
     try:
         hidden, _, targets = case(3)
-        linear_logprobs(hidden, part[: HALF - rank], targets % HALF, group=dist.group.WORLD)
+        linear_logprobs(hidden, part[: HALF - rank], torch.full_like(targets, 2 * HALF - 2), group=dist.group.WORLD)
     except ValueError as error:
         results["unequal"] = str(error)
     alone = dist.new_group([0])

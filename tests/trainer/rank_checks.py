@@ -121,7 +121,9 @@ def refusals(policy: Any, recipe: Recipe) -> dict[str, Any]:
     batch, head = random_batch(1), policy.gpt.output_layer.weight
     said: dict[str, Any] = {}
     for name in ("logprobs", "advantages"):
-        said[name] = attempt(replace(batch, **{name: np.full_like(getattr(batch, name), np.nan)}))
+        column = np.array(getattr(batch, name))
+        column[-1] = np.nan  # on one data-parallel rank alone
+        said[name] = attempt(replace(batch, **{name: column}))
     with torch.no_grad():
         head[0] = torch.inf
     said["an infinite weight"] = attempt(batch)

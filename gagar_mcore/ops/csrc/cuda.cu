@@ -50,9 +50,11 @@ __device__ bool contradictory(const Layout &l, int64_t low, int64_t stride) {
   return bad;
 }
 
+constexpr int64_t UNSOUND = INT64_MIN;
+
 // One sequence, kept in registers while its tokens last.
 struct Cursor {
-  int64_t sequence, end, token_end;  // token_end is 0 where the bounds contradict each other: then no token is read
+  int64_t sequence, end, token_end;  // token_end is UNSOUND where the bounds contradict each other: then no token is read
   Sequence shared;
 };
 
@@ -60,7 +62,7 @@ __device__ Cursor cursor_at(const Step &a, int64_t low, int64_t t) {
   const Layout &l = a.layout;
   const int64_t s = find(l.cu_local, low, l.num_sequences, t);
   const bool sound = consistent(l, s) && l.cu_local[s] <= t && t < l.cu_local[s + 1];
-  return {s, l.cu_local[s + 1], sound ? l.cu_seqlens[s + 1] : 0, sequence_of(a, s)};
+  return {s, l.cu_local[s + 1], sound ? l.cu_seqlens[s + 1] : UNSOUND, sequence_of(a, s)};
 }
 
 // What a position reads.
@@ -137,7 +139,10 @@ __device__ void mixed_tile(const Step &a, Cursor c, int64_t begin, int64_t used,
     if (t < used) {
       if (t >= c.end) c = cursor_at(a, c.sequence, t);
       const int64_t token = next_token(l, c.sequence, t);
-      if (token < c.token_end) out = take<LOSS>(a, c.shared, read_item<LOSS, BF16>(a, t, token), totals);
+      if (c.token_end == UNSOUND)
+        out = (float)NOT_A_NUMBER;
+      else if (token < c.token_end)
+        out = take<LOSS>(a, c.shared, read_item<LOSS, BF16>(a, t, token), totals);
     }
     __stcs(a.gradient + t, out);
   }
@@ -318,6 +323,9 @@ int gagar_count_cuda(const Step *a, double *out, void *workspace, void *stream) 
   auto *heads = (double *)workspace, *tails = heads + tiles * NUM_COUNTS;
   auto queue = (cudaStream_t)stream;
   if (!sequences) return 0;
+  // What no warp writes, because of bounds that contradict each other, is NaN: all bits set.
+  cudaMemsetAsync(out, 0xff, sequences * NUM_COUNTS * sizeof(double), queue);
+  cudaMemsetAsync(workspace, 0xff, gagar_count_workspace(a), queue);
   if (tiles) {
     auto kernel = a->bf16 ? count_kernel<true> : count_kernel<false>;
     LAUNCH(kernel, (unsigned)((tiles + WARPS - 1) / WARPS), THREADS, queue)(*a, out, heads, tails);

@@ -110,8 +110,9 @@ GAGAR_FN float select(bool condition, float yes, float no) {
 #endif
 }
 
-#ifdef __CUDA_ARCH__
-// e^x with x held within +-80, NaN staying NaN: 2^(x log2 e) by the special function unit, and what rounding the exponent lost.
+#if defined(__CUDA_ARCH__) || defined(GAGAR_DEVICE_MATH)  // tests run this branch on the CPU, too
+// e^x to about three units in the last place, with x held within +-80, NaN staying NaN: 2^(x log2 e) by the special function unit, and
+// what rounding the exponent lost.
 __device__ __forceinline__ float exponential(float x) {
   x = select(x > 80.f, 80.f, x);
   x = select(x < -80.f, -80.f, x);
@@ -139,6 +140,9 @@ inline __attribute__((always_inline)) float exponential(float x) {
 }
 #endif
 
+// Whether `exponential` holds x: there it has no slope.
+GAGAR_FN bool outside(float x) { return (x > 80.f) | (x < -80.f); }
+
 // e^x - 1 - x without the cancellation at small x.
 GAGAR_FN float k3(float x, float exp_x) {
   float series = x * x * (.5f + x * (1.f / 6 + x * (1.f / 24 + x * (1.f / 120 + x * (1.f / 720 + x * (1.f / 5040))))));
@@ -148,7 +152,7 @@ GAGAR_FN float k3(float x, float exp_x) {
 // What all tokens of a sequence share.
 struct Sequence {
   float clean, flagged;  // token advantage without and with a behaviour flag
-  float weight, low, high, ratio;
+  float weight, low, high, log_ratio, ratio;
   float positive;        // 1 at advantage >= 0, else 0
 };
 
@@ -159,13 +163,13 @@ GAGAR_FN Sequence sequence_of(const Step &a, int64_t s) {
     flagged = advantage > 0 ? 0 : a.kappa * advantage;
   }
   bool positive = advantage >= 0;
-  float ratio = 1.f;
+  float log_ratio = 0.f;
   if (a.loss == GSPO) {
     const double *counts = a.counts + s * NUM_COUNTS;
-    ratio = exponential((float)(counts[COUNT_LOG_RATIO] / (counts[COUNT_TRAINED] > 0 ? counts[COUNT_TRAINED] : 1)));
+    log_ratio = (float)(counts[COUNT_LOG_RATIO] / (counts[COUNT_TRAINED] > 0 ? counts[COUNT_TRAINED] : 1));
   }
   return {(float)clean, (float)flagged, (float)a.weights[s], positive ? a.positive_low : a.negative_low,
-          positive ? a.positive_high : a.negative_high, ratio, positive ? 1.f : 0.f};
+          positive ? a.positive_high : a.negative_high, log_ratio, exponential(log_ratio), positive ? 1.f : 0.f};
 }
 
 struct Token {
@@ -183,7 +187,8 @@ GAGAR_FN Token token_step(const Step &a, const Sequence &q, float logprob, float
   old = OLD ? select(trained, old, 0.f) : rollout;
   float advantage = select(trained, select(flag, q.flagged, q.clean), 0.f);
 
-  float ratio = LOSS == GSPO ? q.ratio : exponential(logprob - old);
+  float log_ratio = LOSS == GSPO ? q.log_ratio : logprob - old;
+  float ratio = LOSS == GSPO ? q.ratio : exponential(log_ratio);
   float clipped = select(ratio < q.low, q.low, select(ratio > q.high, q.high, ratio));
   float free = -ratio * advantage, bounded = -clipped * advantage, slope, loss;
   bool masked = (ratio < q.low) | (ratio > q.high);
@@ -195,7 +200,7 @@ GAGAR_FN Token token_step(const Step &a, const Sequence &q, float logprob, float
     loss = slope * logprob;
   } else {
     masked = bounded > free;
-    slope = select(masked, 0.f, free);
+    slope = select(masked | outside(log_ratio), 0.f, free);
     loss = select(masked, bounded, free);
     if (LOSS == PPO) {
       float ceiling = -a.dual_clip * advantage;
@@ -219,7 +224,7 @@ GAGAR_FN Token token_step(const Step &a, const Sequence &q, float logprob, float
     float gap = select(trained, ref, 0.f) - logprob;
     kl = k3(gap, exponential(gap));
     loss += select(a.kl_coef > 0.f, a.kl_coef * kl, 0.f);
-    slope -= select(a.kl_coef > 0.f, a.kl_coef * (kl + gap), 0.f);
+    slope -= select(a.kl_coef > 0.f, a.kl_coef * select(outside(gap), -1.f, kl + gap), 0.f);
   }
   float diff = logprob - rollout;
   return {q.weight * slope, q.weight * loss, on, select(masked, on, 0.f), on * ratio, select(diff < 0.f, -diff, diff), -diff,

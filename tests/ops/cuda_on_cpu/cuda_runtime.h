@@ -5,11 +5,13 @@
 #include <barrier>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#define GAGAR_DEVICE_MATH
 #define __global__
 #define __device__
 #define __host__
@@ -30,6 +32,7 @@ inline int cudaDeviceGetAttribute(int *value, int, int) { *value = 3; return 0; 
 template <class Kernel> int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, Kernel, int, int) { *blocks = 1; return 0; }
 inline int cudaGetLastError() { return 0; }
 enum cudaError_t { cudaSuccess };
+inline int cudaMemsetAsync(void *p, int byte, size_t n, cudaStream_t) { return std::memset(p, byte, n) == nullptr; }
 struct cudaFuncAttributes {};
 template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, Kernel) { return cudaSuccess; }
 inline const char *cudaGetErrorString(cudaError_t) { return "no error"; }
