@@ -47,6 +47,7 @@ class MimoV2Config:
     routed_scaling: float = 1.0
     norm_eps: float = 1e-5
     init_std: float = 0.02
+    mtp_layers: int = 0  # multi-token-prediction layers: sliding attention and a dense feed-forward network
 
     @property
     def num_layers(self) -> int:
@@ -61,36 +62,6 @@ class MimoV2Config:
 
     def layer_kv_heads(self, layer: int) -> int:
         return self.sliding_kv_heads if self.is_sliding(layer) else self.kv_heads
-
-
-def preset(name: str) -> MimoV2Config:
-    """Sizes by name. Raises ValueError for a name that is not in PRESETS."""
-    if name not in PRESETS:
-        raise ValueError(f"model.preset: {name!r} is unknown; choose one of {', '.join(PRESETS)}")
-    return PRESETS[name]
-
-
-PRESETS = {
-    # About one million parameters; trains on a laptop.
-    "tiny": MimoV2Config(
-        vocab_size=512,
-        hidden_size=128,
-        num_heads=4,
-        kv_heads=2,
-        sliding_kv_heads=4,
-        head_dim=32,
-        v_head_dim=24,
-        layer_types=("full_attention", "sliding_attention", "sliding_attention", "full_attention"),
-        moe_layers=(False, True, True, True),
-        ffn_size=256,
-        moe_ffn_size=64,
-        num_experts=8,
-        top_k=2,
-        sliding_window=32,
-        max_positions=1024,
-        init_std=0.03,
-    ),
-}
 
 
 def read_config(directory: Path) -> MimoV2Config:

@@ -3,7 +3,7 @@ from dataclasses import replace
 import torch
 
 from gagar_mcore.engine.cache import GLOBAL, SLIDING, Chunk, PositionCache
-from gagar_mcore.models.mimo_v2 import PRESETS
+from gagar_mcore.models.presets import PRESETS
 
 MODEL = replace(
     PRESETS["tiny"],

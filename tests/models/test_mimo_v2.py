@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 from transformers import AutoConfig
 
-from gagar_mcore.models.mimo_v2 import from_hf, preset, read_config, to_hf
+from gagar_mcore.models.mimo_v2 import from_hf, read_config, to_hf
+from gagar_mcore.models.presets import preset
 
 
 def test_transformers_reads_what_is_written_and_writes_what_is_read(tmp_path):

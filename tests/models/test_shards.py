@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from gagar_mcore.models.init import random_tensors
-from gagar_mcore.models.mimo_v2 import preset
 from gagar_mcore.models.mimo_v2_weights import tensor_shapes, weight_rules
+from gagar_mcore.models.presets import preset
 from gagar_mcore.models.shards import GateUp, GroupedQkv, Sharded
 
 TINY = preset("tiny")

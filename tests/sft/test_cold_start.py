@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 from gagar_mcore.agent.renderer import Renderer
-from gagar_mcore.models.mimo_v2 import preset, read_config
+from gagar_mcore.models.mimo_v2 import read_config
+from gagar_mcore.models.presets import preset
 from gagar_mcore.records.store import read_manifest
 
 SMALL = ["sft.steps=3", "sft.sequences_per_step=4", "tasks.heldout_count=2", "train.eval_samples=2"]

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from gagar_mcore.models.init import random_tensors
-from gagar_mcore.models.mimo_v2 import preset, to_hf
+from gagar_mcore.models.mimo_v2 import to_hf
 from gagar_mcore.models.mimo_v2_weights import tensor_shapes
+from gagar_mcore.models.presets import preset
 from gagar_mcore.records.batch import Batch, write_columns
 from gagar_mcore.records.epochs import open_epoch
 from gagar_mcore.records.layout import RunLayout

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from gagar_mcore.config.learning import TrainerSection
-from gagar_mcore.models.mimo_v2 import preset
+from gagar_mcore.models.presets import preset
 from gagar_mcore.trainer.layout import check_layout
 
 
