@@ -18,15 +18,15 @@ static void run_tokens(const Step &a, const Sequence &q, const Columns &c, int n
     ratio += o.ratio;
     diff += o.diff;
     kl += o.kl;
-    ref_kl += o.ref_kl;
-    importance += o.importance;
-    truncated += o.truncated;
+    if (REF) ref_kl += o.ref_kl;
+    if (OLD) importance += o.importance;
+    if (OLD) truncated += o.truncated;
     flagged += o.flagged;
     max_ratio = o.ratio > max_ratio ? o.ratio : max_ratio;
     max_diff = o.diff > max_diff ? o.diff : max_diff;
   }
   const float sums[NUM_SUMS] = {loss, tokens, masked * q.positive, masked * (1 - q.positive), ratio, diff, kl, ref_kl,
-                                importance, truncated, flagged};
+                                OLD ? importance : tokens, truncated, flagged};
   for (int i = 0; i < NUM_SUMS; ++i) out.sums[i] += sums[i];
   out.maxima[MAX_RATIO] = std::max(out.maxima[MAX_RATIO], max_ratio);
   out.maxima[MAX_ROLLOUT_DIFF] = std::max(out.maxima[MAX_ROLLOUT_DIFF], max_diff);
