@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gagar_mcore.ops.build import Device
 from gagar_mcore.ops.library import LOSS_CODES, NUM_COUNTS, Layout, Step, library
 from gagar_mcore.ops.stats import MAXIMA, SUMS
 
@@ -135,8 +136,8 @@ def pointer(tensor: Tensor | None) -> int | None:
 def launch(kind: str, step: Step, device: torch.device, *outputs: Tensor) -> None:
     """Run a kernel on the CPU, or put it on the current CUDA stream. Raises ValueError for bounds that contradict each other
     (a GPU does not tell: there the loss becomes NaN), RuntimeError where the device refuses."""
-    name = "cuda" if device.type == "cuda" else "cpu"
-    compiled = library("cuda" if device.type == "cuda" else "cpu")
+    name: Device = "cuda" if device.type == "cuda" else "cpu"
+    compiled = library(name)
     if compiled is None:
         raise RuntimeError(f"no compiled library serves {device}")
     function = getattr(compiled, f"gagar_{kind}_{name}")

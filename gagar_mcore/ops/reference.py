@@ -29,9 +29,7 @@ def policy_loss(
 ) -> tuple[Tensor, PolicyStats]:
     """The arguments and results of `gagar_mcore.ops.fused.policy_loss`, in the precision of `logprobs`, at least float32."""
     precision = torch.promote_types(logprobs.dtype, torch.float32)
-    token = layout.predicted_tokens()
-    place = trained_places(flags, layout)
-    sequence, token = layout.sequences()[place], token[place]
+    place, sequence, token = trained(flags, layout)
     new = logprobs[place].to(precision)
     rollout = rollout_logprobs.detach()[token].to(precision)
     old = rollout if old_logprobs is None else old_logprobs.detach()[place].to(precision)
@@ -118,27 +116,24 @@ def sequence_means(values: Tensor, sequence: Tensor, num_sequences: int, cp_grou
 
 def token_advantages(flags: Tensor, advantages: Tensor, layout: TokenLayout, behaviour: Behaviour | None = None) -> Tensor:
     """The arguments and result of `gagar_mcore.ops.fused.token_advantages`."""
-    token, sequence = layout.predicted_tokens(), layout.sequences()
+    place, sequence, token = trained(flags, layout)
     out = torch.zeros(layout.num_local, device=flags.device)
-    place = trained_places(flags, layout)
-    outcome = advantages[sequence[place]].float()
-    flagged = (flags[token[place]] & FLAGGED) > 0
+    outcome = advantages[sequence].float()
+    flagged = (flags[token] & FLAGGED) > 0
     out[place] = outcome if behaviour is None else shaped(outcome, flagged, behaviour)
     return out
 
 
 def sequence_counts(flags: Tensor, layout: TokenLayout) -> Tensor:
     """The arguments and result of `gagar_mcore.ops.fused.sequence_counts`."""
-    token, sequence = layout.predicted_tokens(), layout.sequences()
+    _, sequence, token = trained(flags, layout)
     counts = torch.zeros(layout.num_sequences, 2, dtype=torch.float64, device=flags.device)
-    place = trained_places(flags, layout)
-    flagged = (flags[token[place]] & FLAGGED) > 0
-    return counts.index_add_(0, sequence[place], torch.stack([torch.ones_like(flagged), flagged], dim=1).double())
+    flagged = (flags[token] & FLAGGED) > 0
+    return counts.index_add_(0, sequence, torch.stack([torch.ones_like(flagged), flagged], dim=1).double())
 
 
-def trained_places(flags: Tensor, layout: TokenLayout) -> Tensor:
-    """Local positions whose logits predict a token to train, ascending."""
+def trained(flags: Tensor, layout: TokenLayout) -> tuple[Tensor, Tensor, Tensor]:
+    """Local positions whose logits predict a token to train, ascending, with sequence and index of that token."""
     token = layout.predicted_tokens()
-    if not len(flags):
-        return token[:0]
-    return torch.nonzero((token >= 0) & ((flags[token] & TRAINED) > 0))[:, 0]
+    place = torch.nonzero((token >= 0) & ((flags[token] & TRAINED) > 0))[:, 0] if len(flags) else token[:0]
+    return place, layout.sequences()[place], token[place]
