@@ -84,7 +84,8 @@ def tiny_model(directory: Path) -> Any:
     from transformers import MiMoV2FlashConfig, MiMoV2FlashForCausalLM
     from transformers.utils import logging
 
-    from gagar_mcore.models.mimo_v2 import preset, to_hf
+    from gagar_mcore.models.huggingface import to_hf
+    from gagar_mcore.models.presets import preset
 
     logging.disable_progress_bar()
     torch.manual_seed(0)

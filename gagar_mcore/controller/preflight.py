@@ -6,12 +6,13 @@ from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.config.load import RecipeError
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import initial_checkpoint
-from gagar_mcore.models.mimo_v2 import MimoV2Config, read_config
+from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.models.huggingface import read_config
 from gagar_mcore.tasks.source import harbor_tasks
 from gagar_mcore.trainer.layout import check_layout
 
 
-def preflight(recipe: Recipe) -> MimoV2Config:
+def preflight(recipe: Recipe) -> ModelConfig:
     """The model's configuration, once recipe, checkpoint, layout and tasks fit together. Raises RecipeError, TaskError."""
     directory = initial_checkpoint(recipe)
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
@@ -35,7 +36,7 @@ def _check_tasks(recipe: Recipe) -> None:
     harbor_tasks(recipe.tasks)
 
 
-def _check_rollout(recipe: Recipe, model: MimoV2Config) -> None:
+def _check_rollout(recipe: Recipe, model: ModelConfig) -> None:
     rollout = recipe.rollout
     if rollout.max_context > model.max_positions:
         raise RecipeError(f"rollout.max_context: {rollout.max_context} exceeds the model's {model.max_positions} positions")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gagar_mcore.models.mimo_v2 import LayerType, MimoV2Config
+from gagar_mcore.models.config import LayerType, ModelConfig
 
 GLOBAL: LayerType = "full_attention"
 SLIDING: LayerType = "sliding_attention"
@@ -53,7 +53,7 @@ class PositionCache:
     `begin` names the tokens of the coming forward pass; `update` is what each attention layer then calls.
     """
 
-    def __init__(self, model: MimoV2Config, rows: int, max_context: int) -> None:
+    def __init__(self, model: ModelConfig, rows: int, max_context: int) -> None:
         self.layer_types = model.layer_types
         self.window = model.sliding_window
         self.max_context = max_context

@@ -10,8 +10,9 @@ from transformers.utils import logging
 
 from gagar_mcore.engine import kernels
 from gagar_mcore.engine.protocol import EngineError
-from gagar_mcore.models.mimo_v2 import MimoV2Config, read_config
-from gagar_mcore.models.mimo_v2_weights import tensor_shapes
+from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.models.huggingface import read_config
+from gagar_mcore.models.weight_map import tensor_shapes
 from gagar_mcore.records.store import MANIFEST, RecordError, read_manifest
 
 IGNORED = "model.mtp."  # multi-token prediction: transformers does not run it
@@ -20,15 +21,18 @@ SHOWN = 5
 logging.disable_progress_bar()
 
 
-def read_architecture(directory: Path) -> MimoV2Config:
+def read_architecture(directory: Path) -> ModelConfig:
     """Raises EngineError where `directory` holds no config.json of a MiMo-V2-Flash model."""
     try:
-        return read_config(directory)
+        architecture = read_config(directory)
     except ValueError as error:
         raise EngineError(str(error)) from error
+    if architecture.family != "mimo_v2":
+        raise EngineError(f"{directory / 'config.json'}: the embedded engine runs mimo_v2 models, not {architecture.family}")
+    return architecture
 
 
-def read_model(directory: Path, architecture: MimoV2Config) -> Any:
+def read_model(directory: Path, architecture: ModelConfig) -> Any:
     """The model in fp32, for inference. Raises EngineError where a manifest in `directory` does not match its files, its
     config.json describes another architecture, or a tensor is missing, unknown or of another shape."""
     _check_published(directory)

@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from gagar_mcore.models.mimo_v2 import MimoV2Config
-from gagar_mcore.models.mimo_v2_weights import tensor_shapes
+from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.models.weight_map import tensor_shapes
 from gagar_mcore.randomness import derive_seed
 from gagar_mcore.weights.files import TensorReader
 
 
-def random_tensors(model: MimoV2Config, seed: int) -> TensorReader:
+def random_tensors(model: ModelConfig, seed: int) -> TensorReader:
     """Checkpoint tensors by name: norms are 1, the router's selection bias 0, all else normal with `init_std`."""
     shapes = tensor_shapes(model)
 

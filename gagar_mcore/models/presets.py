@@ -1,14 +1,14 @@
 """Sizes of models by name.
 
-Those of MiMo-V2-Flash, V2.6-Flash and V2.6-Pro are as published in their configurations; `tiny` and `mini` are ours."""
+`tiny` and `mini` are ours, the others as published in their configurations."""
 
 from collections.abc import Collection
 from dataclasses import replace
 
-from gagar_mcore.models.mimo_v2 import LayerType, MimoV2Config
+from gagar_mcore.models.config import LayerType, ModelConfig
 
 
-def preset(name: str) -> MimoV2Config:
+def preset(name: str) -> ModelConfig:
     """Sizes by name. Raises ValueError for a name that is not in PRESETS."""
     if name not in PRESETS:
         raise ValueError(f"model.preset: {name!r} is unknown; choose one of {', '.join(PRESETS)}")
@@ -26,7 +26,7 @@ def dense_first(num_layers: int) -> tuple[bool, ...]:
 
 FLASH_FULL = (0, 5, 11, 17, 23, 29, 35, 41, 47)
 PRO_FULL = (0, 7, 15, 23, 31, 39, 47, 55, 62, 69)
-FLASH = MimoV2Config(
+FLASH = ModelConfig(
     vocab_size=152576,
     hidden_size=4096,
     num_heads=64,
@@ -46,7 +46,7 @@ FLASH = MimoV2Config(
 )
 PRESETS = {
     # About one million parameters; trains on a laptop.
-    "tiny": MimoV2Config(
+    "tiny": ModelConfig(
         vocab_size=512,
         hidden_size=128,
         num_heads=4,
@@ -65,7 +65,7 @@ PRESETS = {
         init_std=0.03,
     ),
     # About 1.6 billion parameters: weights, gradients and Adam take 28 GB, which leaves room for activations on an 80 GB GPU.
-    "mini": MimoV2Config(
+    "mini": ModelConfig(
         vocab_size=152576,
         hidden_size=1024,
         num_heads=16,
@@ -95,5 +95,30 @@ PRESETS = {
         max_positions=1048576,
         rope_theta=1e7,
         value_scale=0.612,
+    ),
+    "qwen3-30b-a3b": ModelConfig(
+        family="qwen3_moe",
+        vocab_size=151936,
+        hidden_size=2048,
+        num_heads=32,
+        kv_heads=4,
+        sliding_kv_heads=4,
+        head_dim=128,
+        v_head_dim=128,
+        layer_types=("full_attention",) * 48,
+        moe_layers=(True,) * 48,
+        ffn_size=6144,
+        moe_ffn_size=768,
+        num_experts=128,
+        top_k=8,
+        sliding_window=0,
+        max_positions=40960,
+        rope_theta=1e6,
+        partial_rotary_factor=1.0,
+        value_scale=1.0,
+        qk_norm=True,
+        router_scores="softmax",
+        selection_bias=False,
+        norm_eps=1e-6,
     ),
 }

@@ -10,7 +10,8 @@ import numpy as np
 from gagar_mcore.agent.renderer import TOKENIZER_FILE, Renderer
 from gagar_mcore.agent.tokenizer import train_tokenizer
 from gagar_mcore.config.sft import SftSection
-from gagar_mcore.models.mimo_v2 import MimoV2Config, to_hf
+from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.models.huggingface import to_hf
 from gagar_mcore.sft.data import SftData, write_sft_data
 from gagar_mcore.sft.demonstrations import Demonstration, demonstration
 from gagar_mcore.tasks.generate import generate_task
@@ -24,7 +25,7 @@ def demonstrations(section: SftSection, count: int, purpose: int) -> Iterator[De
     return (demonstration(generate_task(seed, i), seed, i, section.failing, section.sloppy) for i in range(count))
 
 
-def write_random_start(model: MimoV2Config, section: SftSection, directory: Path) -> None:
+def write_random_start(model: ModelConfig, section: SftSection, directory: Path) -> None:
     """A checkpoint directory without weights: the configuration and a tokenizer trained on demonstrations."""
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(to_hf(model), indent=1))

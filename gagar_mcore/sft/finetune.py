@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.models.huggingface import read_config
 from gagar_mcore.models.init import random_tensors
-from gagar_mcore.models.mimo_v2 import read_config
 from gagar_mcore.records.store import publish_directory
 from gagar_mcore.sft.data import SftData
 from gagar_mcore.sft.schedule import learning_rate

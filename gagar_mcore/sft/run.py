@@ -13,7 +13,7 @@ from gagar_mcore.config.load import RecipeError, dump_recipe, load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import initial_checkpoint
 from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed, log_tail, rank_environment
-from gagar_mcore.models.mimo_v2 import read_config
+from gagar_mcore.models.huggingface import read_config
 from gagar_mcore.models.presets import preset
 from gagar_mcore.records.store import publish_directory
 from gagar_mcore.sft.build import fill_sft_data, write_random_start

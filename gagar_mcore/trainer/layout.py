@@ -1,10 +1,10 @@
 """Whether a model fits a parallel layout, decided before any process starts."""
 
 from gagar_mcore.config.learning import TrainerSection
-from gagar_mcore.models.mimo_v2 import MimoV2Config
+from gagar_mcore.models.config import ModelConfig
 
 
-def check_layout(trainer: TrainerSection, model: MimoV2Config) -> None:
+def check_layout(trainer: TrainerSection, model: ModelConfig) -> None:
     """Raises ValueError, one line that names the field, for a layout that Megatron cannot cut the model into."""
     tp, ep = trainer.tp, trainer.ep
     for what, size in {

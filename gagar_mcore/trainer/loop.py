@@ -6,7 +6,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from gagar_mcore.config.recipe import Recipe
-from gagar_mcore.models.mimo_v2 import read_config
+from gagar_mcore.models.huggingface import read_config
 from gagar_mcore.records.batch import Batch, read_batch
 from gagar_mcore.records.epochs import Fence, min_batch_epoch, read_epochs
 from gagar_mcore.records.layout import RunLayout

@@ -10,21 +10,21 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
 from gagar_mcore.config.learning import OptimizerSection, TrainerSection
-from gagar_mcore.models.mimo_v2 import MimoV2Config
-from gagar_mcore.models.mimo_v2_megatron import Parallelism, build_model, transformer_config
+from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.models.megatron import Parallelism, build_model, transformer_config
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """One rank's part of the model under training. gpt: the bare model; ddp: gpt with its gradient buffers."""
 
-    model: MimoV2Config
+    model: ModelConfig
     gpt: Any
     ddp: Any
     optimizer: Any
 
 
-def build_policy(model: MimoV2Config, trainer: TrainerSection, router_bias_update_rate: float = 0.0) -> Policy:
+def build_policy(model: ModelConfig, trainer: TrainerSection, router_bias_update_rate: float = 0.0) -> Policy:
     """Weights are not yet set. `freeze_router` keeps router weights and selection bias as they are loaded."""
     model_parallel_cuda_manual_seed(0)  # nothing draws from it (no dropout, no random initialisation), but it must exist
     bias_rate = 0.0 if trainer.freeze_router else router_bias_update_rate

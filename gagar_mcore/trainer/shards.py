@@ -7,13 +7,13 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch import Tensor
 
-from gagar_mcore.models.mimo_v2 import MimoV2Config
-from gagar_mcore.models.mimo_v2_weights import Rule, weight_rules
+from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.models.weight_map import Rule, weight_rules
 from gagar_mcore.weights.files import TensorReader
 
 
 @torch.no_grad()
-def load_tensors(gpt: torch.nn.Module, model: MimoV2Config, read: TensorReader) -> None:
+def load_tensors(gpt: torch.nn.Module, model: ModelConfig, read: TensorReader) -> None:
     """Set this rank's shard of every parameter. Raises ValueError where a tensor has another shape than the model."""
     local = local_tensors(gpt)
     for rule in weight_rules(model):
@@ -30,7 +30,7 @@ def load_tensors(gpt: torch.nn.Module, model: MimoV2Config, read: TensorReader) 
 
 
 @torch.no_grad()
-def gather_tensors(local: Mapping[str, Tensor], model: MimoV2Config) -> Iterator[tuple[str, Tensor]]:
+def gather_tensors(local: Mapping[str, Tensor], model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     """Every tensor of the checkpoint, whole, on every rank, from the shards that `local_tensors` gives (or from anything of
     the same names and shapes, like gradients). A collective: all ranks iterate it to the end."""
     for rule in weight_rules(model):
@@ -44,7 +44,7 @@ def local_tensors(gpt: torch.nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in named.items() if not name.endswith("local_tokens_per_expert")}
 
 
-def _local_name(rule: Rule, model: MimoV2Config) -> str | None:
+def _local_name(rule: Rule, model: ModelConfig) -> str | None:
     """None for an expert that lives on another rank."""
     if rule.expert is None:
         return rule.parameter
@@ -58,7 +58,7 @@ def _from_tensor_ranks(shard: Tensor) -> list[Tensor]:
     return shards
 
 
-def _from_expert_rank(local: Mapping[str, Tensor], rule: Rule, model: MimoV2Config) -> Tensor:
+def _from_expert_rank(local: Mapping[str, Tensor], rule: Rule, model: ModelConfig) -> Tensor:
     group = parallel_state.get_expert_model_parallel_group()
     rank, index = divmod(rule.expert or 0, _experts_per_rank(model))
     shard = local[rule.parameter.format(index)]
@@ -67,7 +67,7 @@ def _from_expert_rank(local: Mapping[str, Tensor], rule: Rule, model: MimoV2Conf
     return whole
 
 
-def _experts_per_rank(model: MimoV2Config) -> int:
+def _experts_per_rank(model: ModelConfig) -> int:
     size: int = parallel_state.get_expert_model_parallel_world_size()
     return model.num_experts // size
 

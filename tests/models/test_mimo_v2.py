@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from transformers import AutoConfig
 
-from gagar_mcore.models.mimo_v2 import from_hf, read_config, to_hf
+from gagar_mcore.models.huggingface import from_hf, read_config, to_hf
 from gagar_mcore.models.presets import preset
 
 
@@ -28,7 +28,7 @@ def test_the_tiny_model_has_the_features_of_the_large_ones():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("model_type", "qwen3_moe"),
+        ("model_type", "llama"),
         ("hidden_act", "gelu"),
         ("tie_word_embeddings", True),
         ("n_group", 2),
@@ -51,13 +51,21 @@ def test_a_missing_field_is_named(tmp_path):
         read_config(tmp_path)
 
 
-def test_key_value_heads_that_the_format_cannot_express_are_refused():
-    data = to_hf(preset("tiny"))
-    model = from_hf(data | {"num_key_value_heads": 1})
-    assert model.sliding_kv_heads == 2
+def test_what_transformers_cannot_express_is_written_as_published(tmp_path):
+    pro = replace(preset("tiny"), sliding_kv_heads=2, mtp_layers=2)
+    (tmp_path / "config.json").write_text(json.dumps(to_hf(pro)))
 
-    with pytest.raises(ValueError, match="twice as many"):
-        to_hf(replace(model, sliding_kv_heads=4))
+    assert to_hf(pro)["model_type"] == "mimo_v2"
+    assert read_config(tmp_path) == pro
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("scoring_func", "softmax"), ("swa_head_dim", 16), ("add_full_attention_sink_bias", True)]
+)
+def test_a_published_configuration_that_differs_is_refused(key, value):
+    data = to_hf(replace(preset("tiny"), sliding_kv_heads=2))
+    with pytest.raises(ValueError, match=key):
+        from_hf(data | {key: value})
 
 
 def test_an_unknown_preset_names_the_known_ones():

@@ -1,7 +1,8 @@
 import pytest
-from transformers import MiMoV2FlashConfig, MiMoV2FlashForCausalLM
+import torch
+from transformers import MiMoV2FlashConfig, MiMoV2FlashForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from gagar_mcore.models.mimo_v2 import to_hf
+from gagar_mcore.models.huggingface import to_hf
 from gagar_mcore.models.parameters import active_parameters, attention_parameters, count_parameters, fp8_scales
 from gagar_mcore.models.presets import PRESETS, preset
 
@@ -35,6 +36,13 @@ def test_the_count_is_what_an_independent_implementation_holds():
     assert attention_parameters(tiny, sliding=True) == attention
 
 
+def test_qwen3_counts_as_an_independent_implementation_on_the_meta_device():
+    model = preset("qwen3-30b-a3b")
+    with torch.device("meta"):
+        theirs = Qwen3MoeForCausalLM(Qwen3MoeConfig(**to_hf(model)))
+    assert count_parameters(model).model == sum(parameter.numel() for parameter in theirs.parameters()) == 30_532_122_624
+
+
 def test_mini_leaves_room_on_an_80_gb_gpu():
     """bf16 weights, fp32 gradients, fp32 master weights and two Adam moments: 18 bytes a parameter."""
     assert 18 * count_parameters(preset("mini")).model < 40e9
@@ -45,4 +53,4 @@ def test_every_preset_is_consistent(name):
     model = preset(name)
     assert len(model.moe_layers) == model.num_layers
     assert model.num_heads % model.kv_heads == model.num_heads % model.sliding_kv_heads == 0
-    assert model.rotary_dim % 2 == 0 and not model.moe_layers[0]
+    assert model.rotary_dim % 2 == 0 and not (model.family == "mimo_v2" and model.moe_layers[0])

@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from gagar_mcore.models.init import random_tensors
-from gagar_mcore.models.mimo_v2_weights import tensor_shapes, weight_rules
 from gagar_mcore.models.presets import preset
 from gagar_mcore.models.shards import GateUp, GroupedQkv, Sharded
+from gagar_mcore.models.weight_map import tensor_shapes, weight_rules
 
 TINY = preset("tiny")
 

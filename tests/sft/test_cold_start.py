@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from gagar_mcore.agent.renderer import Renderer
-from gagar_mcore.models.mimo_v2 import read_config
+from gagar_mcore.models.huggingface import read_config
 from gagar_mcore.models.presets import preset
 from gagar_mcore.records.store import read_manifest
 

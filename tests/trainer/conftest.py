@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from gagar_mcore.models.huggingface import to_hf
 from gagar_mcore.models.init import random_tensors
-from gagar_mcore.models.mimo_v2 import to_hf
-from gagar_mcore.models.mimo_v2_weights import tensor_shapes
 from gagar_mcore.models.presets import preset
+from gagar_mcore.models.weight_map import tensor_shapes
 from gagar_mcore.records.batch import Batch, write_columns
 from gagar_mcore.records.epochs import open_epoch
 from gagar_mcore.records.layout import RunLayout

@@ -18,7 +18,7 @@ from conftest import random_batch
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.config.load import load_recipe
 from gagar_mcore.config.recipe import Recipe
-from gagar_mcore.models.mimo_v2 import read_config
+from gagar_mcore.models.huggingface import read_config
 from gagar_mcore.records.batch import Batch
 from gagar_mcore.records.epochs import Fence
 from gagar_mcore.records.layout import RunLayout

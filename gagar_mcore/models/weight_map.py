@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gagar_mcore.models.mimo_v2 import MimoV2Config
+from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.shards import Form, GateUp, GroupedQkv, Replicated, Sharded
 
 
@@ -18,7 +18,7 @@ class Rule:
     expert: int | None = None
 
 
-def weight_rules(model: MimoV2Config) -> Iterator[Rule]:
+def weight_rules(model: ModelConfig) -> Iterator[Rule]:
     """Every parameter and buffer of the model, in a fixed order."""
     yield Rule("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), Sharded(0))
     for layer in range(model.num_layers):
@@ -28,7 +28,7 @@ def weight_rules(model: MimoV2Config) -> Iterator[Rule]:
     yield Rule("output_layer.weight", ("lm_head.weight",), Sharded(0))
 
 
-def tensor_shapes(model: MimoV2Config) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor of the checkpoint."""
     hidden = model.hidden_size
     shapes: dict[str, tuple[int, ...]] = {
@@ -59,7 +59,7 @@ def tensor_shapes(model: MimoV2Config) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _attention(model: MimoV2Config, layer: int) -> Iterator[Rule]:
+def _attention(model: ModelConfig, layer: int) -> Iterator[Rule]:
     theirs, ours = f"decoder.layers.{layer}", f"model.layers.{layer}"
     groups = model.layer_kv_heads(layer)
     qkv = GroupedQkv(groups, (model.num_heads // groups * model.head_dim, model.head_dim, model.v_head_dim))
@@ -78,7 +78,7 @@ def _dense(layer: int) -> Iterator[Rule]:
     yield Rule(f"{theirs}.linear_fc2.weight", (f"{ours}.down_proj.weight",), Sharded(1))
 
 
-def _experts(model: MimoV2Config, layer: int) -> Iterator[Rule]:
+def _experts(model: ModelConfig, layer: int) -> Iterator[Rule]:
     theirs, ours = f"decoder.layers.{layer}.mlp", f"model.layers.{layer}.mlp"
     yield Rule(f"{theirs}.router.weight", (f"{ours}.gate.weight",), Replicated())
     yield Rule(f"{theirs}.router.expert_bias", (f"{ours}.gate.e_score_correction_bias",), Replicated())

@@ -12,17 +12,17 @@ from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint,
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gagar_mcore.models.mimo_v2 import MimoV2Config
+from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.packed import PackedSequences
 
 
-class MimoAttention(MegatronModule):
+class GroupedAttention(MegatronModule):
     """Tensor parallel over key-value groups: `linear_qkv` has the rows `[queries | key | value]` of one group after another."""
 
     def __init__(
         self,
         config: TransformerConfig,
-        model: MimoV2Config,
+        model: ModelConfig,
         layer_number: int,
         pg_collection: ProcessGroupCollection,
         **_: Any,
@@ -34,7 +34,7 @@ class MimoAttention(MegatronModule):
         self.value_scale = model.value_scale
         self.groups = model.layer_kv_heads(layer) // self.tp_group.size()
         self.queries = model.num_heads // model.layer_kv_heads(layer)
-        self.window = model.sliding_window if model.is_sliding(layer) else None
+        self.window = model.window_keys if model.is_sliding(layer) else None
         self.rope_theta = model.sliding_rope_theta if model.is_sliding(layer) else model.rope_theta
         group_rows = (self.queries + 1) * model.head_dim + model.v_head_dim
         self.linear_qkv = ColumnParallelLinear(

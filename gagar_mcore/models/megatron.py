@@ -16,8 +16,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 from torch import Tensor
 
-from gagar_mcore.models.mimo_v2 import MimoV2Config
-from gagar_mcore.models.mimo_v2_attention import MimoAttention
+from gagar_mcore.models.attention import GroupedAttention
+from gagar_mcore.models.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Parallelism:
     ep: int = 1
 
 
-def transformer_config(model: MimoV2Config, parallelism: Parallelism, router_bias_update_rate: float = 0.0) -> TransformerConfig:
+def transformer_config(model: ModelConfig, parallelism: Parallelism, router_bias_update_rate: float = 0.0) -> TransformerConfig:
     """Float32, without fused kernels; losses are sums, so gradients are summed over ranks and micro-batches, never averaged."""
     return TransformerConfig(
         num_layers=model.num_layers,
@@ -73,21 +73,21 @@ def transformer_config(model: MimoV2Config, parallelism: Parallelism, router_bia
     )
 
 
-class MimoModel(GPTModel):
+class PolicyModel(GPTModel):
     """Ends with the final hidden states: `output_layer` makes logits of them, `ops.logprob` log-probs without logits."""
 
     def _postprocess(self, hidden_states: Tensor, **_: Any) -> Tensor:
         return hidden_states
 
 
-def build_model(model: MimoV2Config, config: TransformerConfig) -> MimoModel:
+def build_model(model: ModelConfig, config: TransformerConfig) -> PolicyModel:
     """The local shard of the model, weights not yet set. Its forward pass takes tokens `[1, T]` with
     `packed_seq_params=packed_sequences(...)` and returns hidden states `[T, 1, hidden]`, of which a rank holds `T / TP` under
     sequence parallelism."""
     spec = TransformerBlockSubmodules(
         layer_specs=[_layer_spec(model, moe) for moe in model.moe_layers], layer_norm=WrappedTorchNorm
     )
-    gpt = MimoModel(config, spec, model.vocab_size, model.max_positions, position_embedding_type="none")
+    gpt = PolicyModel(config, spec, model.vocab_size, model.max_positions, position_embedding_type="none")
     _mark_shards(gpt)
     for name, parameter in gpt.named_parameters():
         if ".experts." in name:
@@ -106,12 +106,12 @@ def _mark_shards(gpt: GPTModel) -> None:
             set_tensor_model_parallel_attributes(module.weight, True, 1, 1)
 
 
-def _layer_spec(model: MimoV2Config, moe: bool) -> ModuleSpec:
+def _layer_spec(model: ModelConfig, moe: bool) -> ModuleSpec:
     return ModuleSpec(
         module=TransformerLayer,
         submodules=TransformerLayerSubmodules(
             input_layernorm=WrappedTorchNorm,
-            self_attention=ModuleSpec(module=MimoAttention, params={"model": model}),
+            self_attention=ModuleSpec(module=GroupedAttention, params={"model": model}),
             self_attn_bda=get_bias_dropout_add,
             pre_mlp_layernorm=WrappedTorchNorm,
             mlp=get_mlp_module_spec(use_te=False, num_experts=model.num_experts if moe else None),

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gagar_mcore.models.mimo_v2_attention import packed_attention, rotary_table, rotate
+from gagar_mcore.models.attention import packed_attention, rotary_table, rotate
 from gagar_mcore.models.packed import packed_sequences
 
 LENGTHS = (5, 1, 9)

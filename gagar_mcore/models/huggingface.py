@@ -1,0 +1,40 @@
+"""A model's architecture in a checkpoint directory of Hugging Face format."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gagar_mcore.models import mimo_v2, qwen3_moe
+from gagar_mcore.models.config import ModelConfig
+
+FAMILIES = {"mimo_v2": mimo_v2, "qwen3_moe": qwen3_moe}
+
+
+def read_config(directory: Path) -> ModelConfig:
+    """The architecture of a checkpoint directory. Raises ValueError where `config.json` is missing or of another model."""
+    path = directory / "config.json"
+    try:
+        return from_hf(json.loads(path.read_text()))
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: no such file; name a directory in Hugging Face format") from error
+    except KeyError as error:
+        raise ValueError(f"{path}: field {error} is missing") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def from_hf(data: dict[str, Any]) -> ModelConfig:
+    """Raises KeyError for a missing field and ValueError for one that this implementation does not compute."""
+    family = next((module for module in FAMILIES.values() if data["model_type"] in module.MODEL_TYPES), None)
+    if family is None:
+        known = ", ".join(repr(name) for module in FAMILIES.values() for name in module.MODEL_TYPES)
+        raise ValueError(f"model_type {data['model_type']!r} is none of {known}")
+    for key, value in family.FIXED.items():
+        if data.get(key, value) != value:
+            raise ValueError(f"{key} is {data[key]!r}, only {value!r} is supported")
+    return family.read(data)
+
+
+def to_hf(config: ModelConfig) -> dict[str, Any]:
+    """The contents of `config.json`."""
+    return FAMILIES[config.family].write(config)
