@@ -1,4 +1,4 @@
-"""Self-attention of MiMo-V2 for Megatron: per-layer key-value heads, rope base, window and sink, value width unlike key width."""
+"""Self-attention for Megatron: per-layer key-value heads, rope base, window and sink, value width unlike key width."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint, sharded_state_dict_default
 from torch import Tensor
@@ -31,7 +32,7 @@ class GroupedAttention(MegatronModule):
         layer = layer_number - 1  # Megatron counts from 1
         self.tp_group = pg_collection.tp
         self.head_dim, self.v_head_dim, self.rotary_dim = model.head_dim, model.v_head_dim, model.rotary_dim
-        self.value_scale = model.value_scale
+        self.value_scale, self.qk_norm = model.value_scale, model.qk_norm
         self.groups = model.layer_kv_heads(layer) // self.tp_group.size()
         self.queries = model.num_heads // model.layer_kv_heads(layer)
         self.window = model.window_keys if model.is_sliding(layer) else None
@@ -57,6 +58,8 @@ class GroupedAttention(MegatronModule):
             tp_group=self.tp_group,
         )
         self.sinks = self._make_sinks() if model.is_sliding(layer) else None
+        if model.qk_norm:
+            self.q_norm, self.k_norm = (WrappedTorchNorm(config, model.head_dim, model.norm_eps) for _ in range(2))
 
     def _make_sinks(self) -> torch.nn.Parameter:
         weight = self.linear_qkv.weight
@@ -72,6 +75,8 @@ class GroupedAttention(MegatronModule):
         grouped = rows.view(rows.shape[0], self.groups, -1)
         query, key, value = grouped.split([self.queries * self.head_dim, self.head_dim, self.v_head_dim], dim=-1)
         query = query.reshape(query.shape[0], -1, self.head_dim)
+        if self.qk_norm:
+            query, key = self.q_norm(query), self.k_norm(key)
         cos, sin = rotary_table(packed_seq_params.positions, self.rope_theta, self.rotary_dim)
         context = packed_attention(
             rotate(query, cos, sin),

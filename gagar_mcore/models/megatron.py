@@ -1,4 +1,4 @@
-"""MiMo-V2 as a Megatron GPT model: transformer configuration and layer specifications."""
+"""The policy as a Megatron GPT model: transformer configuration and layer specifications."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -51,8 +51,8 @@ def transformer_config(model: ModelConfig, parallelism: Parallelism, router_bias
         moe_layer_freq=[int(moe) for moe in model.moe_layers],
         moe_router_topk=model.top_k,
         moe_router_topk_scaling_factor=model.routed_scaling,
-        moe_router_score_function="sigmoid",
-        moe_router_enable_expert_bias=True,
+        moe_router_score_function=model.router_scores,
+        moe_router_enable_expert_bias=model.selection_bias,
         moe_router_bias_update_rate=router_bias_update_rate,
         moe_router_load_balancing_type="none",
         moe_router_dtype="fp32",

@@ -1,4 +1,4 @@
-"""MiMo-V2 weights: which Megatron parameter is made of which tensors of a Hugging Face checkpoint."""
+"""Which Megatron parameter is made of which tensors of a Hugging Face checkpoint, in both families."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,8 +48,11 @@ def tensor_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
         }
         if model.is_sliding(layer):
             shapes[f"{ours}.self_attn.attention_sink_bias"] = (model.num_heads,)
+        if model.qk_norm:
+            shapes |= {f"{ours}.self_attn.{part}_norm.weight": (model.head_dim,) for part in "qk"}
         if moe:
             shapes[f"{ours}.mlp.gate.weight"] = (model.num_experts, hidden)
+        if moe and model.selection_bias:
             shapes[f"{ours}.mlp.gate.e_score_correction_bias"] = (model.num_experts,)
         names = [f"{ours}.mlp.experts.{j}" for j in range(model.num_experts)] if moe else [f"{ours}.mlp"]
         size = model.moe_ffn_size if moe else model.ffn_size
@@ -69,6 +72,9 @@ def _attention(model: ModelConfig, layer: int) -> Iterator[Rule]:
     yield Rule(f"{theirs}.self_attention.linear_proj.weight", (f"{ours}.self_attn.o_proj.weight",), Sharded(1))
     if model.is_sliding(layer):
         yield Rule(f"{theirs}.self_attention.sinks", (f"{ours}.self_attn.attention_sink_bias",), Sharded(0))
+    if model.qk_norm:
+        for part in "qk":
+            yield Rule(f"{theirs}.self_attention.{part}_norm.weight", (f"{ours}.self_attn.{part}_norm.weight",), Replicated())
     yield Rule(f"{theirs}.pre_mlp_layernorm.weight", (f"{ours}.post_attention_layernorm.weight",), Replicated())
 
 
@@ -81,7 +87,8 @@ def _dense(layer: int) -> Iterator[Rule]:
 def _experts(model: ModelConfig, layer: int) -> Iterator[Rule]:
     theirs, ours = f"decoder.layers.{layer}.mlp", f"model.layers.{layer}.mlp"
     yield Rule(f"{theirs}.router.weight", (f"{ours}.gate.weight",), Replicated())
-    yield Rule(f"{theirs}.router.expert_bias", (f"{ours}.gate.e_score_correction_bias",), Replicated())
+    if model.selection_bias:
+        yield Rule(f"{theirs}.router.expert_bias", (f"{ours}.gate.e_score_correction_bias",), Replicated())
     for expert in range(model.num_experts):
         local, whole = f"{theirs}.experts.local_experts.{{}}", f"{ours}.experts.{expert}"
         gate_up = (f"{whole}.gate_proj.weight", f"{whole}.up_proj.weight")
