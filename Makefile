@@ -5,13 +5,16 @@ TORCH_INDEX ?=
 
 VENV := .venv
 VERL := .venv-verl
+MCORE019 := .venv-mcore019
 RUN := $(VENV)/bin/python
 SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 TORCH := $(shell sed -n 's/^torch==/torch==/p' requirements.lock)
+# Packages of .venv show through in another environment, beneath its own.
+on_top_of_venv = @echo "import site; site.addsitedir('$$($(RUN) -c '$(SITE)')')" > "$$($(1)/bin/python -c '$(SITE)')/beneath.pth"
 SMOKE_OUTPUT ?= runs/smoke
 SMOKE_ARGS ?=
 
-.PHONY: smoke test test-verl lint wheel clean
+.PHONY: smoke test test-verl test-mcore019 lint wheel clean
 
 smoke: $(VENV)/.installed
 	@rm -rf "$(SMOKE_OUTPUT)"
@@ -23,6 +26,10 @@ test: $(VENV)/.installed-dev
 # The tests that need verl, which wants another transformers than we do: an environment of its own on top of .venv.
 test-verl: $(VERL)/.installed
 	$(VERL)/bin/python -m pytest $(wildcard tests/integrations/test_verl*.py)
+
+# The trainer under the Megatron-Core of the GPU lane, which declares Python 3.12 but runs on 3.11.
+test-mcore019: $(MCORE019)/.installed
+	$(MCORE019)/bin/python -m pytest tests/models tests/trainer
 
 lint: $(VENV)/.installed-dev
 	$(RUN) -m ruff check .
@@ -52,8 +59,16 @@ $(VENV)/.installed-dev: requirements-dev.lock $(VENV)/.installed
 $(VERL)/.installed: requirements-verl.lock $(VENV)/.installed-dev
 	$(RUN) -m venv --clear $(VERL)
 	$(VERL)/bin/python -m pip install --no-deps -r requirements-verl.lock
-	@echo "import site; site.addsitedir('$$($(RUN) -c '$(SITE)')')" > "$$($(VERL)/bin/python -c '$(SITE)')/beneath.pth"
+	$(call on_top_of_venv,$(VERL))
+	@touch $@
+
+$(MCORE019)/.installed: requirements-mcore019.lock $(VENV)/.installed-dev
+	$(RUN) -m venv --clear $(MCORE019)
+	$(MCORE019)/bin/python -m pip install --no-deps --only-binary=:all: --ignore-requires-python --python-version 3.12 \
+		--target "$$($(MCORE019)/bin/python -c '$(SITE)')" "$$(sed -n '/^megatron-core==/p' requirements-mcore019.lock)"
+	$(MCORE019)/bin/python -m pip install --no-deps "$$(sed -n '/^triton==/p' requirements-mcore019.lock)"
+	$(call on_top_of_venv,$(MCORE019))
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VERL) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VERL) $(MCORE019) build dist .pytest_cache .mypy_cache .ruff_cache
