@@ -1,9 +1,11 @@
 """The policy as a Megatron GPT model: transformer configuration and layer specifications."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from megatron.core import parallel_state
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_mlp_module_spec
@@ -22,10 +24,22 @@ from gagar_mcore.models.config import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """Sizes of the model-parallel groups; tensor parallelism brings sequence parallelism with it."""
+    """Sizes of the model-parallel groups; tensor parallelism brings sequence parallelism with it.
+
+    stages: layers of each part of the pipeline in the order that data passes them, several times `pp` of them where stages
+    interleave; empty without a pipeline."""
 
     tp: int = 1
     ep: int = 1
+    etp: int = 1
+    cp: int = 1
+    pp: int = 1
+    stages: tuple[int, ...] = ()
+
+    @property
+    def chunks(self) -> int:
+        """Parts of the pipeline on one rank."""
+        return max(len(self.stages) // self.pp, 1)
 
 
 def transformer_config(model: ModelConfig, parallelism: Parallelism, router_bias_update_rate: float = 0.0) -> TransformerConfig:
@@ -61,7 +75,14 @@ def transformer_config(model: ModelConfig, parallelism: Parallelism, router_bias
         tensor_model_parallel_size=parallelism.tp,
         sequence_parallel=parallelism.tp > 1,
         expert_model_parallel_size=parallelism.ep,
-        expert_tensor_parallel_size=1,
+        expert_tensor_parallel_size=parallelism.etp,
+        context_parallel_size=parallelism.cp,
+        pipeline_model_parallel_size=parallelism.pp,
+        virtual_pipeline_model_parallel_size=parallelism.chunks if parallelism.chunks > 1 else None,
+        pipeline_model_parallel_layout=_pipeline_layout(parallelism.stages),
+        variable_seq_lengths=parallelism.pp > 1,
+        overlap_p2p_comm=parallelism.chunks > 1,
+        batch_p2p_comm=parallelism.chunks == 1,
         params_dtype=torch.float32,
         pipeline_dtype=torch.float32,
         perform_initialization=False,
@@ -73,27 +94,56 @@ def transformer_config(model: ModelConfig, parallelism: Parallelism, router_bias
     )
 
 
+def _pipeline_layout(stages: Sequence[int]) -> list[list[str]] | None:
+    if not stages:
+        return None
+    layout = [["decoder"] * layers for layers in stages]
+    layout[0].insert(0, "embedding")
+    layout[-1].append("loss")
+    return layout
+
+
 class PolicyModel(GPTModel):
-    """Ends with the final hidden states: `output_layer` makes logits of them, `ops.logprob` log-probs without logits."""
+    """Ends with the hidden states, on the last pipeline stage the final ones: `output_layer` makes logits of them, `ops.logprob` log-probs without logits."""
 
     def _postprocess(self, hidden_states: Tensor, **_: Any) -> Tensor:
         return hidden_states
 
 
-def build_model(model: ModelConfig, config: TransformerConfig) -> PolicyModel:
-    """The local shard of the model, weights not yet set. Its forward pass takes tokens `[1, T]` with
-    `packed_seq_params=packed_sequences(...)` and returns hidden states `[T, 1, hidden]`, of which a rank holds `T / TP` under
-    sequence parallelism."""
+def build_model(model: ModelConfig, config: TransformerConfig, chunk: int = 0) -> PolicyModel:
+    """The local shard of the model, weights not yet set; where pipeline stages interleave, part `chunk` of this rank's. Its
+    forward pass takes tokens `[1, T]` with `packed_seq_params=packed_sequences(...)` and returns hidden states `[T, 1, hidden]`,
+    of which a rank holds `T / TP` under sequence parallelism."""
+    chunks = config.virtual_pipeline_model_parallel_size or 1
+    rank = parallel_state.get_pipeline_model_parallel_rank()
     spec = TransformerBlockSubmodules(
-        layer_specs=[_layer_spec(model, moe) for moe in model.moe_layers], layer_norm=WrappedTorchNorm
+        layer_specs=[_layer_spec(model, model.moe_layers[layer]) for layer in _local_layers(config, rank, chunk)],
+        layer_norm=WrappedTorchNorm,
     )
-    gpt = PolicyModel(config, spec, model.vocab_size, model.max_positions, position_embedding_type="none")
+    gpt = PolicyModel(
+        config,
+        spec,
+        model.vocab_size,
+        model.max_positions,
+        pre_process=rank == 0 and chunk == 0,
+        post_process=rank == config.pipeline_model_parallel_size - 1 and chunk == chunks - 1,
+        position_embedding_type="none",
+        vp_stage=chunk if chunks > 1 else None,
+    )
     _mark_shards(gpt)
     for name, parameter in gpt.named_parameters():
         if ".experts." in name:
             # Megatron leaves this set where EP is 1, and then loses the part of the gradient that lies on other TP ranks.
             parameter.allreduce = False
     return gpt
+
+
+def _local_layers(config: TransformerConfig, rank: int, chunk: int) -> Sequence[int]:
+    layout = config.pipeline_model_parallel_layout
+    if layout is None:
+        return range(config.num_layers)
+    layers: list[int] = layout.get_layer_id_list(vp_stage=chunk, pp_rank=rank)
+    return layers
 
 
 def _mark_shards(gpt: GPTModel) -> None:
