@@ -1,13 +1,14 @@
 """Self-attention for Megatron: per-layer key-value heads, rope base, window and sink, value width unlike key width."""
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+from megatron.core import tensor_parallel
 from megatron.core.process_groups_config import ProcessGroupCollection
-from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import MegatronModule
-from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint, sharded_state_dict_default
 from torch import Tensor
@@ -17,12 +18,23 @@ from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.packed import PackedSequences
 
 
+@dataclass
+class GroupedAttentionSubmodules:
+    """Modules of one backend, see `models/backends.py`."""
+
+    linear_qkv: type
+    linear_proj: type
+    core_attention: type
+    norm: type
+
+
 class GroupedAttention(MegatronModule):
     """Tensor parallel over key-value groups: `linear_qkv` has the rows `[queries | key | value]` of one group after another."""
 
     def __init__(
         self,
         config: TransformerConfig,
+        submodules: GroupedAttentionSubmodules,
         model: ModelConfig,
         layer_number: int,
         pg_collection: ProcessGroupCollection,
@@ -35,37 +47,29 @@ class GroupedAttention(MegatronModule):
         self.value_scale, self.qk_norm = model.value_scale, model.qk_norm
         self.groups = model.layer_kv_heads(layer) // self.tp_group.size()
         self.queries = model.num_heads // model.layer_kv_heads(layer)
-        self.window = model.window_keys if model.is_sliding(layer) else None
         self.rope_theta = model.sliding_rope_theta if model.is_sliding(layer) else model.rope_theta
+        self.recompute_core = config.recompute_granularity == "selective" and "core_attn" in config.recompute_modules
         group_rows = (self.queries + 1) * model.head_dim + model.v_head_dim
-        self.linear_qkv = ColumnParallelLinear(
+        shared = {"config": config, "bias": False, "is_expert": False, "tp_group": self.tp_group}
+        self.linear_qkv = submodules.linear_qkv(
             config.hidden_size,
             model.layer_kv_heads(layer) * group_rows,
-            config=config,
             init_method=config.init_method,
-            bias=False,
             gather_output=False,
-            tp_group=self.tp_group,
+            skip_bias_add=False,
+            **shared,
         )
-        self.linear_proj = RowParallelLinear(
+        self.core_attention = submodules.core_attention(config, model, layer_number, pg_collection)
+        self.linear_proj = submodules.linear_proj(
             model.num_heads * model.v_head_dim,
             config.hidden_size,
-            config=config,
             init_method=config.output_layer_init_method,
-            bias=False,
             input_is_parallel=True,
             skip_bias_add=True,
-            tp_group=self.tp_group,
+            **shared,
         )
-        self.sinks = self._make_sinks() if model.is_sliding(layer) else None
         if model.qk_norm:
-            self.q_norm, self.k_norm = (WrappedTorchNorm(config, model.head_dim, model.norm_eps) for _ in range(2))
-
-    def _make_sinks(self) -> torch.nn.Parameter:
-        weight = self.linear_qkv.weight
-        sinks = torch.nn.Parameter(torch.zeros(self.groups * self.queries, dtype=weight.dtype, device=weight.device))
-        set_tensor_model_parallel_attributes(sinks, True, 0, 1)
-        return sinks
+            self.q_norm, self.k_norm = (submodules.norm(config, model.head_dim, model.norm_eps) for _ in range(2))
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None, *, packed_seq_params: PackedSequences, **_: Any
@@ -78,26 +82,59 @@ class GroupedAttention(MegatronModule):
         if self.qk_norm:
             query, key = self.q_norm(query), self.k_norm(key)
         cos, sin = rotary_table(packed_seq_params.positions, self.rope_theta, self.rotary_dim)
-        context = packed_attention(
-            rotate(query, cos, sin),
-            rotate(key, cos, sin),
-            value * self.value_scale,
-            packed_seq_params,
-            self.window,
-            self.sinks,
-        )
+        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+        core = partial(self.core_attention, packed=packed_seq_params)
+        if self.recompute_core and self.training:
+            context = tensor_parallel.checkpoint(core, False, query, key, value * self.value_scale)
+        else:
+            context = core(query, key, value * self.value_scale)
         output: tuple[Tensor, Tensor | None] = self.linear_proj(context.flatten(1).unsqueeze(1))
         return output
 
     def sharded_state_dict(
         self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        own = {} if self.sinks is None else {"sinks": self.sinks}
-        sharded = make_sharded_tensors_for_checkpoint(
-            own, prefix, {"sinks": 0}, sharded_offsets, tp_group=self.tp_group, dp_cp_group=(metadata or {})["dp_cp_group"]
-        )
+        sharded: dict[str, Any] = {}
         for name, module in self.named_children():
             sharded |= sharded_state_dict_default(module, f"{prefix}{name}.", sharded_offsets, metadata, tp_group=self.tp_group)
+        return sharded
+
+
+class PackedCoreAttention(MegatronModule):
+    """Softmax attention of one layer over packed sequences in plain PyTorch, with its sinks, `[heads / TP]`, where it slides."""
+
+    softmax_offset: torch.nn.Parameter | None
+
+    def __init__(
+        self, config: TransformerConfig, model: ModelConfig, layer_number: int, pg_collection: ProcessGroupCollection
+    ) -> None:
+        super().__init__(config=config)
+        self.tp_group = pg_collection.tp
+        sliding = model.is_sliding(layer_number - 1)
+        self.window = model.window_keys if sliding else None
+        self.softmax_offset = self._make_sinks(config, model) if sliding else None
+
+    def _make_sinks(self, config: TransformerConfig, model: ModelConfig) -> torch.nn.Parameter:
+        sinks = torch.nn.Parameter(torch.zeros(model.num_heads // self.tp_group.size(), dtype=config.params_dtype))
+        set_tensor_model_parallel_attributes(sinks, True, 0, 1)
+        return sinks
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, packed: PackedSequences) -> Tensor:
+        """query `[T, H, d]`, key `[T, G, d]`, value `[T, G, dv]`; returns `[T, H, dv]`."""
+        return packed_attention(query, key, value, packed, self.window, self.softmax_offset)
+
+    def sharded_state_dict(
+        self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        own = self.state_dict(prefix="", keep_vars=True)
+        sharded: dict[str, Any] = make_sharded_tensors_for_checkpoint(
+            own,
+            prefix,
+            {"softmax_offset": 0},
+            sharded_offsets,
+            tp_group=self.tp_group,
+            dp_cp_group=(metadata or {})["dp_cp_group"],
+        )
         return sharded
 
 

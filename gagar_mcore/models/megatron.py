@@ -6,19 +6,14 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_mlp_module_spec
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
-from megatron.core.transformer.spec_utils import ModuleSpec
-from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 from torch import Tensor
 
-from gagar_mcore.models.attention import GroupedAttention
+from gagar_mcore.models.backends import best_backend
 from gagar_mcore.models.config import ModelConfig
 
 
@@ -104,7 +99,8 @@ def _pipeline_layout(stages: Sequence[int]) -> list[list[str]] | None:
 
 
 class PolicyModel(GPTModel):
-    """Ends with the hidden states, on the last pipeline stage the final ones: `output_layer` makes logits of them, `ops.logprob` log-probs without logits."""
+    """Ends with the hidden states, on the last stage the final ones: `output_layer` makes logits of them, `ops.logprob`
+    log-probs without logits."""
 
     def _postprocess(self, hidden_states: Tensor, **_: Any) -> Tensor:
         return hidden_states
@@ -116,10 +112,9 @@ def build_model(model: ModelConfig, config: TransformerConfig, chunk: int = 0) -
     of which a rank holds `T / TP` under sequence parallelism."""
     chunks = config.virtual_pipeline_model_parallel_size or 1
     rank = parallel_state.get_pipeline_model_parallel_rank()
-    spec = TransformerBlockSubmodules(
-        layer_specs=[_layer_spec(model, model.moe_layers[layer]) for layer in _local_layers(config, rank, chunk)],
-        layer_norm=WrappedTorchNorm,
-    )
+    backend = best_backend()
+    layers = [backend.layer_spec(model, model.moe_layers[layer]) for layer in _local_layers(config, rank, chunk)]
+    spec = TransformerBlockSubmodules(layer_specs=layers, layer_norm=backend.norm)
     gpt = PolicyModel(
         config,
         spec,
@@ -154,17 +149,3 @@ def _mark_shards(gpt: GPTModel) -> None:
             set_tensor_model_parallel_attributes(module.weight, True, 0, 1)
         elif isinstance(module, RowParallelLinear):
             set_tensor_model_parallel_attributes(module.weight, True, 1, 1)
-
-
-def _layer_spec(model: ModelConfig, moe: bool) -> ModuleSpec:
-    return ModuleSpec(
-        module=TransformerLayer,
-        submodules=TransformerLayerSubmodules(
-            input_layernorm=WrappedTorchNorm,
-            self_attention=ModuleSpec(module=GroupedAttention, params={"model": model}),
-            self_attn_bda=get_bias_dropout_add,
-            pre_mlp_layernorm=WrappedTorchNorm,
-            mlp=get_mlp_module_spec(use_te=False, num_experts=model.num_experts if moe else None),
-            mlp_bda=get_bias_dropout_add,
-        ),
-    )

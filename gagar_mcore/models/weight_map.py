@@ -71,7 +71,9 @@ def _attention(model: ModelConfig, layer: int) -> Iterator[Rule]:
     yield Rule(f"{theirs}.self_attention.linear_qkv.weight", projections, qkv)
     yield Rule(f"{theirs}.self_attention.linear_proj.weight", (f"{ours}.self_attn.o_proj.weight",), Sharded(1))
     if model.is_sliding(layer):
-        yield Rule(f"{theirs}.self_attention.sinks", (f"{ours}.self_attn.attention_sink_bias",), Sharded(0))
+        yield Rule(
+            f"{theirs}.self_attention.core_attention.softmax_offset", (f"{ours}.self_attn.attention_sink_bias",), Sharded(0)
+        )
     if model.qk_norm:
         for part in "qk":
             yield Rule(f"{theirs}.self_attention.{part}_norm.weight", (f"{ours}.self_attn.{part}_norm.weight",), Replicated())

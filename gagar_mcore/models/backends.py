@@ -1,0 +1,82 @@
+"""The modules that a model is built of: Transformer Engine's on a GPU that has it, else Megatron's own. Weights have the same
+names in both, but for the experts, which Transformer Engine keeps in one grouped module."""
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+from megatron.core.models.backends import LocalSpecProvider
+from megatron.core.models.gpt.moe_module_specs import get_moe_module_spec_for_backend
+from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
+
+from gagar_mcore.models.attention import GroupedAttention, GroupedAttentionSubmodules, PackedCoreAttention
+from gagar_mcore.models.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """provider: Megatron's choice of linear layers, norms and experts."""
+
+    provider: Any
+    core_attention: type
+    grouped_experts: bool
+
+    @property
+    def norm(self) -> type:
+        norm: type = self.provider.layer_norm(rms_norm=True)
+        return norm
+
+    def layer_spec(self, model: ModelConfig, moe: bool) -> ModuleSpec:
+        """A transformer layer with grouped attention and either experts or a dense feed-forward network."""
+        attention = GroupedAttentionSubmodules(
+            linear_qkv=self.provider.column_parallel_linear(),
+            linear_proj=self.provider.row_parallel_linear(),
+            core_attention=self.core_attention,
+            norm=self.norm,
+        )
+        return ModuleSpec(
+            module=TransformerLayer,
+            submodules=TransformerLayerSubmodules(
+                input_layernorm=self.norm,
+                self_attention=ModuleSpec(module=GroupedAttention, params={"model": model}, submodules=attention),
+                self_attn_bda=get_bias_dropout_add,
+                pre_mlp_layernorm=self.norm,
+                mlp=self._experts(model) if moe else self._dense(),
+                mlp_bda=get_bias_dropout_add,
+            ),
+        )
+
+    def _experts(self, model: ModelConfig) -> ModuleSpec:
+        return get_moe_module_spec_for_backend(
+            self.provider, num_experts=model.num_experts, moe_grouped_gemm=self.grouped_experts
+        )
+
+    def _dense(self) -> ModuleSpec:
+        fc1, fc2 = self.provider.column_parallel_linear(), self.provider.row_parallel_linear()
+        return ModuleSpec(module=MLP, submodules=MLPSubmodules(linear_fc1=fc1, linear_fc2=fc2))
+
+
+def local_backend() -> Backend:
+    return Backend(LocalSpecProvider(), PackedCoreAttention, grouped_experts=False)
+
+
+def transformer_engine_backend() -> Backend:
+    """Raises ImportError where Transformer Engine is not installed."""
+    from megatron.core.extensions.transformer_engine_spec_provider import TESpecProvider
+
+    from gagar_mcore.models.transformer_engine import TECoreAttention
+
+    return Backend(TESpecProvider(), TECoreAttention, grouped_experts=True)
+
+
+def has_transformer_engine() -> bool:
+    """Whether this process can run it: it is installed and there is a GPU."""
+    return torch.cuda.is_available() and importlib.util.find_spec("transformer_engine") is not None
+
+
+def best_backend() -> Backend:
+    return transformer_engine_backend() if has_transformer_engine() else local_backend()
