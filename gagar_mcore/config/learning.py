@@ -122,13 +122,16 @@ class OptimizerSection(Section):
 
 
 class TrainerSection(Section):
-    """Megatron layout and step. World size is `tp * pp * cp * dp`; experts are split over `ep` of those ranks.
+    """Megatron layout and step. World size is `tp * pp * cp * dp`; the experts of a pipeline stage are split over `ep` of its
+    ranks, each expert over `etp`. A stage has `vpp` chunks of the model, between which stages interleave (1: they do not).
     `tokens_per_microbatch` bounds one forward pass on a rank."""
 
     tp: Positive = 2
-    pp: Literal[1] = 1
+    pp: Positive = 1
+    vpp: Positive = 1
     cp: Literal[1] = 1
     ep: Positive = 2
+    etp: Positive = 1
     dp: Positive = 1
     tokens_per_microbatch: Positive = 4096
     threads: Positive = 1
