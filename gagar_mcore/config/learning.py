@@ -2,11 +2,12 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from gagar_mcore.config.base import Section
 from gagar_mcore.config.rollout import Positive, Seconds
 from gagar_mcore.credit import Aggregation, BehaviourParams, CreditParams
+from gagar_mcore.models.presets import PRESETS
 from gagar_mcore.ops.spec import LossName, LossSpec
 
 Rate = Annotated[float, Field(ge=0, strict=False)]
@@ -73,12 +74,18 @@ class GradingSection(Section):
     concurrency: Positive = 8
 
 
+def _known_preset(name: str) -> str:
+    if name not in PRESETS:
+        raise ValueError(f"{name!r} is unknown; choose one of {', '.join(PRESETS)}")
+    return name
+
+
 class ModelSection(Section):
     """`init` is a directory in Hugging Face format or the name of a shipped checkpoint; `gagar sft` also takes `random`,
-    a fresh model of `preset`."""
+    a fresh model of `preset`. `gagar plan` reads the sizes of `init`, and those of `preset` where `init` is not at hand."""
 
     family: Literal["mimo_v2"] = "mimo_v2"
-    preset: Literal["tiny"] = "tiny"
+    preset: Annotated[str, AfterValidator(_known_preset)] | None = None
     init: str
 
 
@@ -110,7 +117,7 @@ class LossSection(Section):
 
 
 class OptimizerSection(Section):
-    """Adam with decoupled weight decay; `lr` is constant after `warmup_steps`."""
+    """Adam with decoupled weight decay; `lr` is constant after `warmup_steps`. `state_dtype` is that of its two moments."""
 
     lr: Rate = 3e-4
     warmup_steps: Annotated[int, Field(ge=0)] = 0
@@ -119,6 +126,7 @@ class OptimizerSection(Section):
     eps: Rate = 1e-8
     weight_decay: Rate = 0.0
     clip_grad: Rate = 1.0
+    state_dtype: Literal["fp32", "bf16"] = "fp32"
 
 
 class TrainerSection(Section):

@@ -13,8 +13,9 @@ from gagar_mcore.config.load import RecipeError, dump_recipe, load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import initial_checkpoint
 from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed, log_tail, rank_environment
+from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.huggingface import read_config
-from gagar_mcore.models.presets import preset
+from gagar_mcore.models.presets import PRESETS, preset
 from gagar_mcore.records.store import publish_directory
 from gagar_mcore.sft.build import fill_sft_data, write_random_start
 from gagar_mcore.sft.data import KIND
@@ -41,17 +42,23 @@ def run_sft(name: str, overrides: Sequence[str]) -> None:
 
 def _check_layout(recipe: Recipe) -> None:
     try:
-        model = preset(recipe.model.preset) if recipe.model.init == "random" else read_config(initial_checkpoint(recipe))
+        model = fresh_model(recipe) if recipe.model.init == "random" else read_config(initial_checkpoint(recipe))
         check_layout(recipe.trainer, model)
     except ValueError as error:
         raise RecipeError(str(error)) from error
+
+
+def fresh_model(recipe: Recipe) -> ModelConfig:
+    if recipe.model.preset is None:
+        raise RecipeError(f"model.preset: required where model.init is random; choose one of {', '.join(PRESETS)}")
+    return preset(recipe.model.preset)
 
 
 def starting_point(recipe: Recipe, root: Path) -> Path:
     """The checkpoint to go on from, or a fresh directory with configuration and tokenizer where `model.init` is `random`."""
     if recipe.model.init != "random":
         return initial_checkpoint(recipe)
-    write_random_start(preset(recipe.model.preset), recipe.sft, root / "start")
+    write_random_start(fresh_model(recipe), recipe.sft, root / "start")
     return root / "start"
 
 
