@@ -132,15 +132,20 @@ class OptimizerSection(Section):
 class TrainerSection(Section):
     """Megatron layout and step. World size is `tp * pp * cp * dp`; the experts of a pipeline stage are split over `ep` of its
     ranks, each expert over `etp`. A stage has `vpp` chunks of the model, between which stages interleave (1: they do not).
-    `tokens_per_microbatch` bounds one forward pass on a rank."""
+    `tokens_per_microbatch` bounds one forward pass on a rank. `precision` is that of weights and activations; gradients are
+    reduced in fp32. `recompute`: what the backward pass computes again instead of keeping it: nothing, attention cores and
+    expert activations (`selective`), whole layers (`full`). `offload_optimizer` keeps the optimizer's state on the host."""
 
     tp: Positive = 2
     pp: Positive = 1
     vpp: Positive = 1
-    cp: Literal[1] = 1
+    cp: Positive = 1
     ep: Positive = 2
     etp: Positive = 1
     dp: Positive = 1
+    precision: Literal["fp32", "bf16"] = "fp32"
+    recompute: Literal["none", "selective", "full"] = "none"
+    offload_optimizer: bool = False
     tokens_per_microbatch: Positive = 4096
     threads: Positive = 1
     freeze_router: bool = True
