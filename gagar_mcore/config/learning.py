@@ -134,7 +134,9 @@ class TrainerSection(Section):
     ranks, each expert over `etp`. A stage has `vpp` chunks of the model, between which stages interleave (1: they do not).
     `tokens_per_microbatch` bounds one forward pass on a rank. `precision` is that of weights and activations; gradients are
     reduced in fp32. `recompute`: what the backward pass computes again instead of keeping it: nothing, attention cores and
-    expert activations (`selective`), whole layers (`full`). `offload_optimizer` keeps the optimizer's state on the host."""
+    expert activations (`selective`), whole layers (`full`). `offload_optimizer` keeps the optimizer's state on the host.
+    A sequence of more than `max_tokens_per_sequence` tokens is an error (`overlong: refuse`) or loses those behind
+    (`truncate`); None is no limit. One longer than `tokens_per_microbatch` runs alone."""
 
     tp: Positive = 2
     pp: Positive = 1
@@ -147,12 +149,20 @@ class TrainerSection(Section):
     recompute: Literal["none", "selective", "full"] = "none"
     offload_optimizer: bool = False
     tokens_per_microbatch: Positive = 4096
+    max_tokens_per_sequence: Positive | None = None
+    overlong: Literal["refuse", "truncate"] = "refuse"
     threads: Positive = 1
     freeze_router: bool = True
     loss: LossSection = LossSection()
     optimizer: OptimizerSection = OptimizerSection()
     start_timeout_s: Seconds = 180.0
     step_timeout_s: Seconds = 600.0
+
+    @model_validator(mode="after")
+    def _truncates_to_a_limit(self) -> Self:
+        if self.overlong == "truncate" and self.max_tokens_per_sequence is None:
+            raise ValueError("overlong: truncate has no effect without a limit; set max_tokens_per_sequence")
+        return self
 
     @property
     def world_size(self) -> int:
