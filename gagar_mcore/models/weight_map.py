@@ -95,4 +95,4 @@ def _experts(model: ModelConfig, layer: int) -> Iterator[Rule]:
         local, whole = f"{theirs}.experts.local_experts.{{}}", f"{ours}.experts.{expert}"
         gate_up = (f"{whole}.gate_proj.weight", f"{whole}.up_proj.weight")
         yield Rule(f"{local}.linear_fc1.weight", gate_up, GateUp(), expert)
-        yield Rule(f"{local}.linear_fc2.weight", (f"{whole}.down_proj.weight",), Replicated(), expert)
+        yield Rule(f"{local}.linear_fc2.weight", (f"{whole}.down_proj.weight",), Sharded(1), expert)

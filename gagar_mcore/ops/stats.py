@@ -34,6 +34,11 @@ class PolicyStats:
     sums: Tensor
     maxima: Tensor
 
+    @classmethod
+    def of_nothing(cls, device: torch.device) -> "PolicyStats":
+        zeros = torch.zeros(len(SUMS) + len(MAXIMA), dtype=torch.float64, device=device)
+        return cls(zeros[: len(SUMS)], zeros[len(SUMS) :])
+
     def combine(self, other: "PolicyStats") -> "PolicyStats":
         return PolicyStats(self.sums + other.sums, torch.maximum(self.maxima, other.maxima))
 

@@ -22,8 +22,8 @@ from gagar_mcore.sft.schedule import learning_rate
 from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens, select, select_bounds
 from gagar_mcore.trainer.packing import plan_microbatches
 from gagar_mcore.trainer.setup import Policy, build_policy
-from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors
-from gagar_mcore.trainer.update import accumulate_gradients, data_parallel_rank, over_replicas, step_optimizer
+from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors, on_first_rank
+from gagar_mcore.trainer.update import accumulate_gradients, data_parallel_rank, over_last_stages, step_optimizer
 from gagar_mcore.weights.files import open_tensors, read_companions, write_checkpoint
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def fine_tune(
     model = read_config(init)
     policy = build_policy(model, trainer, recipe.sft.router_bias_update_rate)
     has_weights = any(init.glob("*.safetensors"))
-    load_tensors(policy.gpt, model, open_tensors(init) if has_weights else random_tensors(model, recipe.seed))
+    load_tensors(policy.chunks, model, open_tensors(init) if has_weights else random_tensors(model, recipe.seed))
     for step in range(data.num_steps):
         metrics = train_step(policy, data, trainer, step, learning_rate(recipe.sft, step + 1, data.num_steps))
         if dist.get_rank() == 0:
@@ -58,7 +58,7 @@ def train_step(policy: Policy, data: SftData, trainer: TrainerSection, step: int
     started = time.perf_counter()
     losses = accumulate_gradients(policy, sft_parts(data, trainer, step), part_loss)
     grad_norm = step_optimizer(policy, lr, trainer.optimizer.weight_decay)
-    loss = over_replicas(torch.stack(losses).sum())
+    loss = over_last_stages(sum(losses, torch.zeros([], device=device())))
     seconds = time.perf_counter() - started
     tokens = int(data.cu_seqlens[data.steps[step + 1]] - data.cu_seqlens[data.steps[step]])
     return {
@@ -88,7 +88,7 @@ def part_loss(part: SftPart, logprobs: Tensor, _entropies: Tensor) -> tuple[Tens
 
 def export(policy: Policy, init: Path, out: Path) -> None:
     """Publish the weights with configuration and tokenizer of `init`. A collective."""
-    tensors = list(gather_tensors(local_tensors(policy.gpt), policy.model))
+    tensors = on_first_rank(gather_tensors(local_tensors(policy.chunks), policy.model))
     if dist.get_rank() != 0:
         return
 

@@ -48,7 +48,8 @@ def load_checkpoint(policy: Policy, layout: RunLayout) -> int | None:
         return None
     _initialise_adam(policy)
     state = dist_checkpointing.load(_sharded_state(policy, is_loading=True), path)
-    policy.gpt.load_state_dict(state["model"])
+    for index, chunk in enumerate(policy.chunks):
+        chunk.load_state_dict(state[f"model{index}"])
     policy.optimizer.load_state_dict(state["optimizer"])
     return int(Path(path).name.split("-")[1])
 
@@ -59,8 +60,8 @@ def _sharded_state(policy: Policy, is_loading: bool) -> dict[str, Any]:
         "distrib_optim_sharding_type": "fully_reshardable",
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
     }
-    model = policy.gpt.sharded_state_dict(metadata=metadata)
-    return {"model": model, "optimizer": policy.optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=metadata)}
+    model = {f"model{index}": chunk.sharded_state_dict(metadata=metadata) for index, chunk in enumerate(policy.chunks)}
+    return {**model, "optimizer": policy.optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=metadata)}
 
 
 def _initialise_adam(policy: Policy) -> None:

@@ -15,7 +15,7 @@ from gagar_mcore.trainer.checkpoint import load_checkpoint, save_checkpoint
 from gagar_mcore.trainer.lifetime import wait_until
 from gagar_mcore.trainer.policy import apply_batch
 from gagar_mcore.trainer.setup import Policy, build_policy
-from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors
+from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors, on_first_rank
 from gagar_mcore.weights.files import open_tensors, read_companions
 from gagar_mcore.weights.publish import publish_weights
 
@@ -32,7 +32,7 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
     tell(layout, applied, fence)
     for step in range(applied + 1, recipe.train.steps + 1):
         metrics = apply_batch(policy, next_batch(layout, step), recipe, step)
-        tensors = list(gather_tensors(local_tensors(policy.gpt), policy.model))
+        tensors = on_first_rank(gather_tensors(local_tensors(policy.chunks), policy.model))
         if dist.get_rank() == 0:
             fence()
             publish_json(layout.step_metrics(step, "train"), metrics, fence.epoch)
@@ -52,7 +52,7 @@ def restore(policy: Policy, layout: RunLayout) -> int:
     """Set the weights from the newest checkpoint, or from version 0; returns the last applied step."""
     step = load_checkpoint(policy, layout)
     if step is None:
-        load_tensors(policy.gpt, policy.model, open_tensors(layout.weights(0)))
+        load_tensors(policy.chunks, policy.model, open_tensors(layout.weights(0)))
     log.warning("rank %d continues after step %d", dist.get_rank(), step or 0)
     return step or 0
 

@@ -21,7 +21,7 @@ from gagar_mcore.records.batch import Batch
 from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens, select, select_bounds
 from gagar_mcore.trainer.packing import plan_microbatches
 from gagar_mcore.trainer.setup import Policy
-from gagar_mcore.trainer.update import accumulate_gradients, data_parallel_rank, over_replicas, step_optimizer
+from gagar_mcore.trainer.update import accumulate_gradients, data_parallel_rank, over_last_stages, over_replicas, step_optimizer
 
 CHECKED_AT_ONCE = 1 << 24  # entries of a memory-mapped column
 
@@ -44,6 +44,10 @@ class PartStats:
 
     loss: PolicyStats
     entropy: Tensor
+
+    @classmethod
+    def of_nothing(cls) -> "PartStats":
+        return cls(PolicyStats.of_nothing(device()), torch.zeros([], dtype=torch.float64, device=device()))
 
     def combine(self, other: "PartStats") -> "PartStats":
         return PartStats(self.loss.combine(other.loss), self.entropy + other.entropy)
@@ -111,9 +115,9 @@ def part_loss(
 
 def total_stats(stats: Sequence[PartStats]) -> PartStats:
     """Those of the whole batch, from this rank's micro-batches. A collective."""
-    measured = reduce(PartStats.combine, stats)
-    losses = PolicyStats(over_replicas(measured.loss.sums), over_replicas(measured.loss.maxima, dist.ReduceOp.MAX))
-    return PartStats(losses, over_replicas(measured.entropy))
+    measured = reduce(PartStats.combine, stats, PartStats.of_nothing())
+    losses = PolicyStats(over_last_stages(measured.loss.sums), over_last_stages(measured.loss.maxima, dist.ReduceOp.MAX))
+    return PartStats(losses, over_last_stages(measured.entropy))
 
 
 def loss_metrics(section: LossSection, stats: PartStats) -> dict[str, float]:

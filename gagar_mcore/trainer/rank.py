@@ -50,7 +50,10 @@ def build_groups(trainer: TrainerSection) -> None:
 
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=trainer.tp,
+        pipeline_model_parallel_size=trainer.pp,
+        virtual_pipeline_model_parallel_size=trainer.vpp if trainer.vpp > 1 else None,
+        context_parallel_size=trainer.cp,
         expert_model_parallel_size=trainer.ep,
-        expert_tensor_parallel_size=1,
+        expert_tensor_parallel_size=trainer.etp,
         distributed_timeout_minutes=math.ceil(trainer.step_timeout_s / 60),
     )

@@ -1,6 +1,7 @@
 """A model with its data-parallel wrapper and its optimizer. Imported after `rank.start_rank`."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +13,17 @@ from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from gagar_mcore.config.learning import OptimizerSection, TrainerSection
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.megatron import Parallelism, build_model, transformer_config
+from gagar_mcore.trainer.layout import stage_layers
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One rank's part of the model under training. gpt: the bare model; ddp: gpt with its gradient buffers."""
+    """One rank's part of the model under training, one chunk or, where pipeline stages interleave, several, the last layers in
+    the last one. chunks: the bare models; ddp: the same with their gradient buffers."""
 
     model: ModelConfig
-    gpt: Any
-    ddp: Any
+    chunks: tuple[Any, ...]
+    ddp: tuple[Any, ...]
     optimizer: Any
 
 
@@ -28,14 +31,10 @@ def build_policy(model: ModelConfig, trainer: TrainerSection, router_bias_update
     """Weights are not yet set. `freeze_router` keeps router weights and selection bias as they are loaded."""
     model_parallel_cuda_manual_seed(0)  # nothing draws from it (no dropout, no random initialisation), but it must exist
     bias_rate = 0.0 if trainer.freeze_router else router_bias_update_rate
-    config = transformer_config(model, Parallelism(trainer.tp, trainer.ep), bias_rate)
-    gpt = build_model(model, config)
-    if torch.cuda.is_available():
-        gpt.cuda()
-    if trainer.freeze_router:
-        for name, parameter in gpt.named_parameters():
-            parameter.requires_grad = not name.endswith("router.weight")
-    ddp = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=True), gpt)
+    config = transformer_config(model, parallelism(trainer, model), bias_rate)
+    chunks = tuple(build_chunk(model, config, chunk, trainer.freeze_router) for chunk in range(trainer.vpp))
+    ddp_config = DistributedDataParallelConfig(use_distributed_optimizer=True)
+    ddp = tuple(DistributedDataParallel(config, ddp_config, chunk) for chunk in chunks)
 
     def finalize(chunks: list[Any], num_tokens: Any = None, **kwargs: Any) -> None:
         finalize_model_grads(chunks, None, **kwargs)  # losses are sums already normalised by the batch's weights
@@ -43,10 +42,25 @@ def build_policy(model: ModelConfig, trainer: TrainerSection, router_bias_update
     config.finalize_model_grads_func = finalize
     optimizer = build_optimizer(ddp, trainer.optimizer)
     config.grad_scale_func = optimizer.scale_loss
-    return Policy(model, gpt, ddp, optimizer)
+    return Policy(model, chunks, ddp, optimizer)
 
 
-def build_optimizer(ddp: Any, section: OptimizerSection) -> Any:
+def parallelism(trainer: TrainerSection, model: ModelConfig) -> Parallelism:
+    stages = stage_layers(model.num_layers, trainer.pp, trainer.vpp) if trainer.pp > 1 else ()
+    return Parallelism(tp=trainer.tp, ep=trainer.ep, etp=trainer.etp, cp=trainer.cp, pp=trainer.pp, stages=stages)
+
+
+def build_chunk(model: ModelConfig, config: Any, chunk: int, freeze_router: bool) -> Any:
+    gpt = build_model(model, config, chunk)
+    if torch.cuda.is_available():
+        gpt.cuda()
+    if freeze_router:
+        for name, parameter in gpt.named_parameters():
+            parameter.requires_grad = not name.endswith("router.weight")
+    return gpt
+
+
+def build_optimizer(ddp: Sequence[Any], section: OptimizerSection) -> Any:
     config = OptimizerConfig(
         optimizer="adam",
         lr=section.lr,
@@ -58,4 +72,4 @@ def build_optimizer(ddp: Any, section: OptimizerSection) -> Any:
         params_dtype=torch.float32,
         use_distributed_optimizer=True,
     )
-    return get_megatron_optimizer(config, [ddp])
+    return get_megatron_optimizer(config, list(ddp))

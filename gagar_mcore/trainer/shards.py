@@ -1,6 +1,8 @@
 """Weights between a checkpoint's tensors and the shards of the model on each rank."""
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import torch
 import torch.distributed as dist
@@ -8,20 +10,20 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from gagar_mcore.models.config import ModelConfig
-from gagar_mcore.models.weight_map import Rule, weight_rules
+from gagar_mcore.models.weight_map import Rule, tensor_shapes, weight_rules
 from gagar_mcore.weights.files import TensorReader
 
 
 @torch.no_grad()
-def load_tensors(gpt: torch.nn.Module, model: ModelConfig, read: TensorReader) -> None:
+def load_tensors(chunks: Iterable[torch.nn.Module], model: ModelConfig, read: TensorReader) -> None:
     """Set this rank's shard of every parameter. Raises ValueError where a tensor has another shape than the model."""
-    local = local_tensors(gpt)
+    local = local_tensors(chunks)
     for rule in weight_rules(model):
-        name = _local_name(rule, model)
-        if name is None:
+        rank, name = _place(rule, model)
+        if name not in local or rank not in (None, parallel_state.get_expert_model_parallel_rank()):
             continue
-        tensors = [read(tensor) for tensor in rule.tensors]
-        shard = rule.form.split(tensors, 1)[0] if rule.expert is not None else rule.form.split(tensors, _tp_size())[_tp_rank()]
+        group = _tensor_group(rule)
+        shard = rule.form.split([read(tensor) for tensor in rule.tensors], group.size())[group.rank()]
         if shard.shape != local[name].shape:
             raise ValueError(f"{rule.tensors[0]}: its shape does not fit the model of config.json")
         local.pop(name).copy_(shard)
@@ -33,50 +35,84 @@ def load_tensors(gpt: torch.nn.Module, model: ModelConfig, read: TensorReader) -
 def gather_tensors(local: Mapping[str, Tensor], model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     """Every tensor of the checkpoint, whole, on every rank, from the shards that `local_tensors` gives (or from anything of
     the same names and shapes, like gradients). A collective: all ranks iterate it to the end."""
+    stages, shapes = _stages(local), tensor_shapes(model)
     for rule in weight_rules(model):
-        shards = _from_tensor_ranks(local[rule.parameter]) if rule.expert is None else [_from_expert_rank(local, rule, model)]
-        yield from zip(rule.tensors, rule.form.merge(shards), strict=True)
+        stage, dtype = stages[_place(rule, model)[1]]
+        if stage == parallel_state.get_pipeline_model_parallel_rank():
+            whole = [tensor.contiguous() for tensor in rule.form.merge(_shards(local, rule, model))]
+        else:
+            whole = [torch.empty(shapes[name], dtype=dtype, device=_device(local)) for name in rule.tensors]
+        group = parallel_state.get_pipeline_model_parallel_group()
+        for name, tensor in zip(rule.tensors, whole, strict=True):
+            _share(tensor, stage, group)
+            yield name, tensor
 
 
-def local_tensors(gpt: torch.nn.Module) -> dict[str, Tensor]:
-    """This rank's shards by Megatron's names."""
-    named = {**dict(gpt.named_parameters()), **dict(gpt.named_buffers())}
-    return {name: tensor for name, tensor in named.items() if not name.endswith("local_tokens_per_expert")}
+def on_first_rank(tensors: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    """All that `gather_tensors` gives on rank 0, nothing elsewhere, where one tensor at a time is in memory. A collective."""
+    if dist.get_rank() == 0:
+        return list(tensors)
+    deque(tensors, maxlen=0)
+    return []
 
 
-def _local_name(rule: Rule, model: ModelConfig) -> str | None:
-    """None for an expert that lives on another rank."""
+def local_tensors(chunks: Iterable[torch.nn.Module]) -> dict[str, Tensor]:
+    """This rank's shards by the names they have in a model without a pipeline; experts by their number on this rank."""
+    return {name: tensor for chunk in chunks for name, tensor in _named_tensors(chunk)}
+
+
+def _named_tensors(chunk: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    layers = [layer.layer_number - 1 for layer in chunk.decoder.layers]
+    for name, tensor in chain(chunk.named_parameters(), chunk.named_buffers()):
+        if name.startswith("decoder.layers."):
+            _, _, number, rest = name.split(".", 3)
+            name = f"decoder.layers.{layers[int(number)]}.{rest}"
+        if not name.endswith("local_tokens_per_expert"):
+            yield name, tensor
+
+
+def _place(rule: Rule, model: ModelConfig) -> tuple[int | None, str]:
+    """The expert-parallel rank that has the parameter, None for all, and its name there."""
     if rule.expert is None:
-        return rule.parameter
-    rank, index = divmod(rule.expert, _experts_per_rank(model))
-    return rule.parameter.format(index) if rank == parallel_state.get_expert_model_parallel_rank() else None
+        return None, rule.parameter
+    rank, index = divmod(rule.expert, model.num_experts // parallel_state.get_expert_model_parallel_world_size())
+    return rank, rule.parameter.format(index)
 
 
-def _from_tensor_ranks(shard: Tensor) -> list[Tensor]:
-    shards = [torch.empty_like(shard) for _ in range(_tp_size())]
-    dist.all_gather(shards, shard.contiguous(), group=parallel_state.get_tensor_model_parallel_group())
+def _tensor_group(rule: Rule) -> dist.ProcessGroup:
+    """The ranks that the parameter is cut over."""
+    if rule.expert is None:
+        return parallel_state.get_tensor_model_parallel_group()
+    return parallel_state.get_expert_tensor_parallel_group()
+
+
+def _stages(local: Mapping[str, Tensor]) -> dict[str, tuple[int, torch.dtype]]:
+    """The first pipeline stage that has each parameter, and its type. A collective."""
+    group = parallel_state.get_pipeline_model_parallel_group()
+    types: list[dict[str, torch.dtype]] = [{} for _ in range(group.size())]
+    dist.all_gather_object(types, {name: tensor.dtype for name, tensor in local.items()}, group=group)
+    return {name: (stage, dtype) for stage, of in reversed(list(enumerate(types))) for name, dtype in of.items()}
+
+
+def _shards(local: Mapping[str, Tensor], rule: Rule, model: ModelConfig) -> Sequence[Tensor]:
+    """The parameter as each rank of its tensor group has it, on all ranks of its stage."""
+    rank, name = _place(rule, model)
+    group = _tensor_group(rule)
+    shards = [torch.empty_like(local[name]) for _ in range(group.size())]
+    experts = parallel_state.get_expert_model_parallel_group()
+    if rank in (None, experts.rank()):
+        dist.all_gather(shards, local[name].contiguous(), group=group)
+    if rank is not None:
+        for shard in shards:
+            _share(shard, rank, experts)
     return shards
 
 
-def _from_expert_rank(local: Mapping[str, Tensor], rule: Rule, model: ModelConfig) -> Tensor:
-    group = parallel_state.get_expert_model_parallel_group()
-    rank, index = divmod(rule.expert or 0, _experts_per_rank(model))
-    shard = local[rule.parameter.format(index)]
-    whole = shard if rank == parallel_state.get_expert_model_parallel_rank() else torch.empty_like(shard)
-    dist.broadcast(whole, dist.get_global_rank(group, rank), group=group)
-    return whole
+def _share(tensor: Tensor, rank: int, group: dist.ProcessGroup) -> None:
+    """Overwrite `tensor` with that of `rank`, as counted in the group."""
+    if group.size() > 1:
+        dist.broadcast(tensor, dist.get_global_rank(group, rank), group=group)
 
 
-def _experts_per_rank(model: ModelConfig) -> int:
-    size: int = parallel_state.get_expert_model_parallel_world_size()
-    return model.num_experts // size
-
-
-def _tp_size() -> int:
-    size: int = parallel_state.get_tensor_model_parallel_world_size()
-    return size
-
-
-def _tp_rank() -> int:
-    rank: int = parallel_state.get_tensor_model_parallel_rank()
-    return rank
+def _device(local: Mapping[str, Tensor]) -> torch.device:
+    return next(iter(local.values())).device

@@ -27,7 +27,8 @@ Stats = TypeVar("Stats")
 
 
 def run_model(gpt: Any, batch: PackedTokens) -> Tensor:
-    """Final hidden states `[T, 1, hidden]`; with sequence parallelism this rank's `T / TP` of them."""
+    """Hidden states `[T, 1, hidden]` after the layers of `gpt`, after the last stage the final ones; with sequence parallelism
+    this rank's `T / TP` of them."""
     tokens = batch.tokens[None]
     hidden: Tensor = gpt(tokens, batch.packed.positions[None], None, packed_seq_params=batch.packed)
     return hidden
@@ -56,24 +57,26 @@ def accumulate_gradients(
     policy: Policy, parts: Sequence[Part], loss: Callable[[Part, Tensor, Tensor], tuple[Tensor, Stats]], temperature: float = 1.0
 ) -> list[Stats]:
     """Sum the gradient of `loss(part, logprobs, entropies)`, see `scored_logprobs`, over `parts` and over all ranks into the
-    model's gradient buffers; returns this rank's statistics, one a part. A collective: every rank runs as many parts."""
+    model's gradient buffers; returns this rank's statistics, one a part, none but on the last pipeline stage. A collective:
+    every rank runs as many parts, and where stages interleave a multiple of `pp`."""
 
     def forward(data: Any, gpt: Any) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor, Stats]]]:
         part = next(data)
         return run_model(gpt, part.packed_tokens), partial(finish, part)
 
     def finish(part: Part, hidden: Tensor) -> tuple[Tensor, Tensor, Stats]:
-        value, stats = loss(part, *scored_logprobs(policy.gpt, hidden, part.packed_tokens, temperature))
+        value, stats = loss(part, *scored_logprobs(policy.chunks[-1], hidden, part.packed_tokens, temperature))
         return value, torch.zeros([], dtype=torch.int), stats
 
-    policy.ddp.zero_grad_buffer()
+    for chunk in policy.ddp:
+        chunk.zero_grad_buffer()
     policy.optimizer.zero_grad()
     stats: list[Stats] = get_forward_backward_func()(
         forward_step_func=forward,
-        data_iterator=iter(parts),
-        model=[policy.ddp],
+        data_iterator=[iter(parts) for _ in policy.ddp],
+        model=list(policy.ddp),
         num_microbatches=len(parts),
-        seq_length=0,  # read only by pipeline schedules
+        seq_length=0,  # stages tell each other the length of every part
         micro_batch_size=1,
         forward_only=False,
     )
@@ -98,7 +101,7 @@ def step_optimizer(policy: Policy, lr: float, weight_decay: float) -> float:
 
 def finite_everywhere(policy: Policy) -> bool:
     """Whether the gradient buffers of all ranks hold numbers. A collective."""
-    buffers = [*policy.ddp.buffers, *policy.ddp.expert_parallel_buffers]
+    buffers = [buffer for chunk in policy.ddp for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers)]
     largest = torch.stack([torch.linalg.vector_norm(buffer.grad_data, torch.inf) for buffer in buffers])
     finite = largest.isfinite().all().float()
     dist.all_reduce(finite, dist.ReduceOp.MIN)
@@ -114,4 +117,13 @@ def data_parallel_rank() -> int:
 def over_replicas(values: Tensor, operation: Any = dist.ReduceOp.SUM) -> Tensor:
     """Combine, in place, what data-parallel and context-parallel ranks found on their own tokens."""
     dist.all_reduce(values, operation, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
+    return values
+
+
+def over_last_stages(values: Tensor, operation: Any = dist.ReduceOp.SUM) -> Tensor:
+    """Combine, in place and on every rank, what the ranks of the last pipeline stage found on their own tokens; the values of
+    other stages do not count."""
+    over_replicas(values, operation)
+    stages = parallel_state.get_pipeline_model_parallel_group()
+    dist.broadcast(values, dist.get_global_rank(stages, stages.size() - 1), group=stages)
     return values

@@ -118,7 +118,7 @@ def refusals(policy: Any, recipe: Recipe) -> dict[str, Any]:
             return str(error)
         return "accepted"
 
-    batch, head = random_batch(1), policy.gpt.output_layer.weight
+    batch, head = random_batch(1), policy.chunks[-1].output_layer.weight
     said: dict[str, Any] = {}
     for name in ("logprobs", "advantages"):
         column = np.array(getattr(batch, name))
@@ -127,7 +127,7 @@ def refusals(policy: Any, recipe: Recipe) -> dict[str, Any]:
     with torch.no_grad():
         head[0] = torch.inf
     said["an infinite weight"] = attempt(batch)
-    others = (parameter for parameter in policy.gpt.parameters() if parameter is not head)
+    others = (parameter for parameter in policy.chunks[-1].parameters() if parameter is not head)
     return said | {"weights": [bool(parameter.isfinite().all()) for parameter in others]}
 
 
@@ -137,7 +137,7 @@ def three_steps(policy: Any, recipe: Recipe, budget: int) -> dict[str, Any]:
 
     recipe = recipe.model_copy(update={"trainer": with_budget(recipe.trainer, budget)})
     metrics = [apply_batch(policy, random_batch(step), recipe, step) for step in range(1, STEPS + 1)]
-    weights = {name: tensor.clone() for name, tensor in gather_tensors(local_tensors(policy.gpt), policy.model)}
+    weights = {name: tensor.clone() for name, tensor in gather_tensors(local_tensors(policy.chunks), policy.model)}
     return {"metrics": metrics, "weights": weights}
 
 
@@ -147,7 +147,7 @@ def loaded_policy(checkpoint: Path, recipe: Recipe) -> Any:
     from gagar_mcore.weights.files import open_tensors
 
     policy = build_policy(read_config(checkpoint), recipe.trainer)
-    load_tensors(policy.gpt, policy.model, open_tensors(checkpoint))
+    load_tensors(policy.chunks, policy.model, open_tensors(checkpoint))
     return policy
 
 
@@ -160,7 +160,7 @@ def compute(checkpoint: Path, recipe: Recipe) -> dict[str, Any]:
     results: dict[str, Any] = {}
     if trainer.world_size == 1:
         (part,) = policy_parts(random_batch(0), with_budget(trainer, WHOLE))
-        results["logits"] = policy.gpt.output_layer(run_model(policy.gpt, part.packed_tokens))[0][:, 0].detach()
+        results["logits"] = policy.chunks[-1].output_layer(run_model(policy.chunks[-1], part.packed_tokens))[0][:, 0].detach()
         results["bounds"] = part.layout.cu_seqlens
     if trainer.dp == 1 and trainer.ep == trainer.tp:  # elsewhere a rank holds the sum of its own part of the gradient only
         results["gradients"] = [gradients(policy, with_budget(trainer, budget)) for budget in CUTS]
@@ -179,7 +179,7 @@ def gradients(policy: Any, trainer: TrainerSection) -> tuple[int, dict[str, floa
 
     parts = policy_parts(random_batch(0), trainer)
     stats = accumulate_gradients(policy, parts, partial(part_loss, trainer.loss, None))
-    local = {name: getattr(t, "main_grad", torch.zeros_like(t)) for name, t in local_tensors(policy.gpt).items()}
+    local = {name: getattr(t, "main_grad", torch.zeros_like(t)) for name, t in local_tensors(policy.chunks).items()}
     whole = {name: tensor.clone() for name, tensor in gather_tensors(local, policy.model)}
     return len(parts), reduce(PartStats.combine, stats).metrics(), whole
 
