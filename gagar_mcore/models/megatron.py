@@ -142,9 +142,11 @@ def _local_layers(config: TransformerConfig, rank: int, chunk: int) -> Sequence[
 
 
 def _mark_shards(gpt: GPTModel) -> None:
-    """Megatron marks sharded weights while it initialises them, which is not done here; a shard without the mark passes for a
-    copy, and its part is lost from the norm of the gradient."""
+    """Megatron before 0.19 marks sharded weights while it initialises them, which is not done here; a shard without the mark
+    passes for a copy, and its part is lost from the norm of the gradient."""
     for module in gpt.modules():
+        if hasattr(getattr(module, "weight", None), "tensor_model_parallel"):
+            continue
         if isinstance(module, ColumnParallelLinear | VocabParallelEmbedding):
             set_tensor_model_parallel_attributes(module.weight, True, 0, 1)
         elif isinstance(module, RowParallelLinear):
