@@ -26,8 +26,8 @@ class Backend:
     grouped_experts: bool
 
     @property
-    def norm(self) -> type:
-        norm: type = self.provider.layer_norm(rms_norm=True)
+    def norm(self) -> Any:
+        norm = self.provider.layer_norm(rms_norm=True)
         return norm
 
     def layer_spec(self, model: ModelConfig, moe: bool) -> ModuleSpec:

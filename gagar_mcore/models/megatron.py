@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gagar_mcore.models.backends import best_backend
 from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.models.mtp import MtpBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,8 @@ def build_model(model: ModelConfig, config: TransformerConfig, chunk: int = 0) -
         position_embedding_type="none",
         vp_stage=chunk if chunks > 1 else None,
     )
+    if gpt.post_process and model.mtp_layers:
+        gpt.mtp = MtpBlock(config, backend, model, gpt.vp_stage)
     _mark_shards(gpt)
     for name, parameter in gpt.named_parameters():
         if ".experts." in name:
