@@ -132,9 +132,10 @@ class OptimizerSection(Section):
 class TrainerSection(Section):
     """Megatron layout and step. World size is `tp * pp * cp * dp`; the experts of a pipeline stage are split over `ep` of its
     ranks, each expert over `etp`. A stage has `vpp` chunks of the model, between which stages interleave (1: they do not).
-    `tokens_per_microbatch` bounds one forward pass on a rank. `precision` is that of weights and activations; gradients are
-    reduced in fp32. `recompute`: what the backward pass computes again instead of keeping it: nothing, attention cores and
-    expert activations (`selective`), whole layers (`full`). `offload_optimizer` keeps the optimizer's state on the host.
+    `tokens_per_microbatch` bounds one forward pass on a rank. `precision` is that of weights and activations, and
+    `gradient_dtype` that of gradients where it is bf16. `recompute`: what the backward pass computes again instead of keeping
+    it: nothing, attention cores and expert activations (`selective`), whole layers (`full`). `offload_optimizer` keeps the
+    optimizer's state on the host. `mtp`: whether layers of multi-token prediction train.
     A sequence of more than `max_tokens_per_sequence` tokens is an error (`overlong: refuse`) or loses those behind
     (`truncate`); None is no limit. One longer than `tokens_per_microbatch` runs alone."""
 
@@ -146,6 +147,7 @@ class TrainerSection(Section):
     etp: Positive = 1
     dp: Positive = 1
     precision: Literal["fp32", "bf16"] = "fp32"
+    gradient_dtype: Literal["fp32", "bf16"] = "fp32"
     recompute: Literal["none", "selective", "full"] = "none"
     offload_optimizer: bool = False
     tokens_per_microbatch: Positive = 4096
@@ -153,6 +155,7 @@ class TrainerSection(Section):
     overlong: Literal["refuse", "truncate"] = "refuse"
     threads: Positive = 1
     freeze_router: bool = True
+    mtp: Literal["frozen", "train"] = "frozen"
     loss: LossSection = LossSection()
     optimizer: OptimizerSection = OptimizerSection()
     start_timeout_s: Seconds = 180.0
