@@ -1,0 +1,93 @@
+"""Bytes that training takes on one GPU."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from gagar_mcore.config.learning import TrainerSection
+from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.models.parameters import ParameterCount
+from gagar_mcore.plan.activations import (
+    Activations,
+    chunked_logits,
+    full_logits,
+    layer_activations,
+    passes_in_flight,
+)
+from gagar_mcore.plan.parameters import mean_parameters, parameters_on_rank, stage_members
+from gagar_mcore.plan.states import training_states
+from gagar_mcore.plan.workload import Workload
+
+EXPERT_IMBALANCE = 2.0  # tokens that the busiest expert-parallel rank gets, over the mean
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on one GPU; `host_optimizer` lies in its machine's memory and is not in the total.
+
+    activations: kept from forward to backward pass, for all micro-batches in flight. attention, feed_forward: what the layer
+    under work takes beyond that. expert_imbalance: what more tokens than the mean add to them. logits: of the output layer."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    attention: float
+    feed_forward: float
+    expert_imbalance: float
+    logits: float
+    host_optimizer: float
+
+    @property
+    def total(self) -> float:
+        return sum(getattr(self, kind.name) for kind in fields(self)) - self.host_optimizer
+
+
+def memory_on_rank(
+    model: ModelConfig, layout: TrainerSection, work: Workload, stage: int, imbalance: float = EXPERT_IMBALANCE
+) -> Memory:
+    """On each rank of a pipeline stage (from 0)."""
+    layers = [layer_activations(model, layout, work, layer) for layer in stage_members(model, layout, stage)]
+    in_flight = passes_in_flight(layout, stage, work.microbatches(layout))
+    logits = chunked_logits(model, layout, work) if stage == layout.pp - 1 else 0.0
+    return _memory(parameters_on_rank(model, layout, stage), layout, layers, in_flight, imbalance, logits)
+
+
+def worst_stage(
+    model: ModelConfig, layout: TrainerSection, work: Workload, imbalance: float = EXPERT_IMBALANCE
+) -> tuple[int, Memory]:
+    """The pipeline stage that takes most."""
+    stages = [memory_on_rank(model, layout, work, stage, imbalance) for stage in range(layout.pp)]
+    stage = max(range(layout.pp), key=lambda stage: stages[stage].total)
+    return stage, stages[stage]
+
+
+def mean_stage(model: ModelConfig, layout: TrainerSection, work: Workload) -> Memory:
+    """As published estimates count: parameters and layers of the mean stage, the first stage's micro-batches in flight, equal
+    load of experts, and logits that exist as a whole."""
+    layers = [layer_activations(model, layout, work, layer) for layer in range(model.num_layers)]
+    in_flight = passes_in_flight(layout, 0, work.microbatches(layout)) / layout.pp
+    logits = full_logits(model, layout, work)
+    return _memory(mean_parameters(model, layout), layout, layers, in_flight, 1.0, logits)
+
+
+def _memory(
+    count: ParameterCount,
+    layout: TrainerSection,
+    layers: Sequence[Activations],
+    in_flight: float,
+    imbalance: float,
+    logits: float,
+) -> Memory:
+    states = training_states(count, layout)
+    margin = in_flight * sum(layer.kept_by_experts for layer in layers) + max(layer.by_experts for layer in layers)
+    return Memory(
+        weights=states.weights,
+        gradients=states.gradients,
+        optimizer=0.0 if layout.offload_optimizer else states.optimizer,
+        activations=in_flight * sum(layer.kept for layer in layers),
+        attention=max(layer.attention for layer in layers),
+        feed_forward=max(layer.feed_forward for layer in layers),
+        expert_imbalance=(imbalance - 1) * margin,
+        logits=logits,
+        host_optimizer=states.optimizer if layout.offload_optimizer else 0.0,
+    )
