@@ -133,9 +133,9 @@ class TrainerSection(Section):
     """Megatron layout and step. World size is `tp * pp * cp * dp`; the experts of a pipeline stage are split over `ep` of its
     ranks, each expert over `etp`. A stage has `vpp` chunks of the model, between which stages interleave (1: they do not).
     `tokens_per_microbatch` bounds one forward pass on a rank. `precision` is that of weights and activations, and
-    `gradient_dtype` that of gradients where it is bf16. `recompute`: what the backward pass computes again instead of keeping
-    it: nothing, attention cores and expert activations (`selective`), whole layers (`full`). `offload_optimizer` keeps the
-    optimizer's state on the host. `mtp`: whether layers of multi-token prediction train.
+    `gradient_dtype` that of gradients where it is bf16; `fp8` is how Transformer Engine scales matrix products. `recompute`: what
+    the backward pass computes again instead of keeping it: nothing, attention cores and experts (`selective`), whole layers
+    (`full`). `offload_optimizer` keeps the optimizer's state on the host. `mtp`: whether layers of multi-token prediction train.
     A sequence of more than `max_tokens_per_sequence` tokens is an error (`overlong: refuse`) or loses those behind
     (`truncate`); None is no limit. One longer than `tokens_per_microbatch` runs alone."""
 
@@ -148,6 +148,7 @@ class TrainerSection(Section):
     dp: Positive = 1
     precision: Literal["fp32", "bf16"] = "fp32"
     gradient_dtype: Literal["fp32", "bf16"] = "fp32"
+    fp8: Literal["none", "delayed", "tensorwise", "blockwise", "mxfp8"] = "none"
     recompute: Literal["none", "selective", "full"] = "none"
     offload_optimizer: bool = False
     tokens_per_microbatch: Positive = 4096
@@ -162,7 +163,9 @@ class TrainerSection(Section):
     step_timeout_s: Seconds = 600.0
 
     @model_validator(mode="after")
-    def _truncates_to_a_limit(self) -> Self:
+    def _fields_agree(self) -> Self:
+        if self.precision != "bf16" and (self.fp8 != "none" or self.gradient_dtype == "bf16"):
+            raise ValueError("fp8, gradient_dtype: bf16: need precision: bf16")
         if self.overlong == "truncate" and self.max_tokens_per_sequence is None:
             raise ValueError("overlong: truncate has no effect without a limit; set max_tokens_per_sequence")
         return self

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from megatron.core import parallel_state
@@ -13,7 +13,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from gagar_mcore.models.backends import best_backend
+from gagar_mcore.models.backends import best_backend, has_transformer_engine
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.mtp import MtpBlock
 
@@ -38,9 +38,29 @@ class Parallelism:
         return max(len(self.stages) // self.pp, 1)
 
 
-def transformer_config(model: ModelConfig, parallelism: Parallelism, router_bias_update_rate: float = 0.0) -> TransformerConfig:
-    """Float32, without fused kernels; losses are sums, so gradients are summed over ranks and micro-batches, never averaged."""
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How a model runs, whatever its layout; the recipe's section `trainer` says what each means."""
+
+    precision: Literal["fp32", "bf16"] = "fp32"
+    fp8: Literal["none", "delayed", "tensorwise", "blockwise", "mxfp8"] = "none"
+    recompute: Literal["none", "selective", "full"] = "none"
+    router_bias_update_rate: float = 0.0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
+
+
+def transformer_config(model: ModelConfig, parallelism: Parallelism, execution: Execution) -> TransformerConfig:
+    """Losses are sums, so gradients are summed over ranks and micro-batches, never averaged. Raises ValueError where `execution`
+    needs Transformer Engine and there is none."""
+    fused = has_transformer_engine()
+    if execution.fp8 != "none" and not fused:
+        raise ValueError("trainer.fp8: needs Transformer Engine and a GPU; install gagar-mcore[gpu] or set trainer.fp8=none")
     return TransformerConfig(
+        **_recomputation(execution, fused),
+        **_fp8(execution),
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
         ffn_hidden_size=model.ffn_size,
@@ -63,11 +83,12 @@ def transformer_config(model: ModelConfig, parallelism: Parallelism, router_bias
         moe_router_topk_scaling_factor=model.routed_scaling,
         moe_router_score_function=model.router_scores,
         moe_router_enable_expert_bias=model.selection_bias,
-        moe_router_bias_update_rate=router_bias_update_rate,
+        moe_router_bias_update_rate=execution.router_bias_update_rate,
         moe_router_load_balancing_type="none",
         moe_router_dtype="fp32",
         moe_token_dispatcher_type="alltoall",
-        moe_grouped_gemm=False,
+        moe_grouped_gemm=fused,
+        moe_permute_fusion=fused,
         tensor_model_parallel_size=parallelism.tp,
         sequence_parallel=parallelism.tp > 1,
         expert_model_parallel_size=parallelism.ep,
@@ -79,15 +100,34 @@ def transformer_config(model: ModelConfig, parallelism: Parallelism, router_bias
         variable_seq_lengths=parallelism.pp > 1,
         overlap_p2p_comm=parallelism.chunks > 1,
         batch_p2p_comm=parallelism.chunks == 1,
-        params_dtype=torch.float32,
-        pipeline_dtype=torch.float32,
+        bf16=execution.precision == "bf16",
+        params_dtype=execution.dtype,
+        pipeline_dtype=execution.dtype,
         perform_initialization=False,
         use_cpu_initialization=not torch.cuda.is_available(),
-        transformer_impl="local",
+        transformer_impl="transformer_engine" if fused else "local",
         gradient_accumulation_fusion=False,
         deallocate_pipeline_outputs=False,
         calculate_per_token_loss=True,
     )
+
+
+def _recomputation(execution: Execution, fused: bool) -> dict[str, Any]:
+    """Fused attention keeps no scores, and grouped experts can drop their activations alone."""
+    match execution.recompute:
+        case "none":
+            return {}
+        case "selective":
+            modules = ["moe_act", "layernorm"] if fused else ["core_attn", "moe"]
+            return {"recompute_granularity": "selective", "recompute_modules": modules}
+        case "full":
+            return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+
+
+def _fp8(execution: Execution) -> dict[str, Any]:
+    if execution.fp8 == "none":
+        return {}
+    return {"fp8": "hybrid" if execution.fp8 in ("delayed", "tensorwise") else "e4m3", "fp8_recipe": execution.fp8}
 
 
 def _pipeline_layout(stages: Sequence[int]) -> list[list[str]] | None:

@@ -31,7 +31,9 @@ class MtpBlock(MegatronModule):
 
     def __init__(self, config: TransformerConfig, backend: Backend, model: ModelConfig, vp_stage: int | None) -> None:
         super().__init__(config=config)
-        self.layers = torch.nn.ModuleList(MtpLayer(config, backend, model, depth, vp_stage) for depth in range(model.mtp_layers))
+        self.layers: Any = torch.nn.ModuleList(
+            MtpLayer(config, backend, model, depth, vp_stage) for depth in range(model.mtp_layers)
+        )
 
     def forward(self, hidden: Tensor, embedded: Sequence[Tensor], packed: PackedSequences) -> list[Tensor]:
         """hidden `[T (over TP), 1, hidden]`: the model's final hidden states. embedded: for each depth k, from 1, the

@@ -10,9 +10,10 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
-from gagar_mcore.config.learning import OptimizerSection, TrainerSection
+from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.config import ModelConfig
-from gagar_mcore.models.megatron import Parallelism, build_model, transformer_config
+from gagar_mcore.models.megatron import Execution, Parallelism, build_model, transformer_config
+from gagar_mcore.trainer.adam import CompactAdamW
 from gagar_mcore.trainer.layout import stage_layers
 
 
@@ -31,16 +32,19 @@ def build_policy(model: ModelConfig, trainer: TrainerSection, router_bias_update
     """Weights are not yet set. `freeze_router` keeps router weights and selection bias as they are loaded."""
     model_parallel_cuda_manual_seed(0)  # nothing draws from it (no dropout, no random initialisation), but it must exist
     bias_rate = 0.0 if trainer.freeze_router else router_bias_update_rate
-    config = transformer_config(model, parallelism(trainer, model), bias_rate)
+    execution = Execution(trainer.precision, trainer.fp8, trainer.recompute, bias_rate)
+    config = transformer_config(model, parallelism(trainer, model), execution)
     chunks = tuple(build_chunk(model, config, chunk, trainer.freeze_router) for chunk in range(trainer.vpp))
-    ddp_config = DistributedDataParallelConfig(use_distributed_optimizer=True)
+    ddp_config = DistributedDataParallelConfig(
+        use_distributed_optimizer=True, grad_reduce_in_fp32=trainer.gradient_dtype == "fp32"
+    )
     ddp = tuple(DistributedDataParallel(config, ddp_config, chunk) for chunk in chunks)
 
     def finalize(chunks: list[Any], num_tokens: Any = None, **kwargs: Any) -> None:
         finalize_model_grads(chunks, None, **kwargs)  # losses are sums already normalised by the batch's weights
 
     config.finalize_model_grads_func = finalize
-    optimizer = build_optimizer(ddp, trainer.optimizer)
+    optimizer = build_optimizer(ddp, trainer)
     config.grad_scale_func = optimizer.scale_loss
     return Policy(model, chunks, ddp, optimizer)
 
@@ -51,7 +55,7 @@ def parallelism(trainer: TrainerSection, model: ModelConfig) -> Parallelism:
 
 
 def build_chunk(model: ModelConfig, config: Any, chunk: int, freeze_router: bool) -> Any:
-    gpt = build_model(model, config, chunk)
+    gpt = to_precision(build_model(model, config, chunk), config.params_dtype)
     if torch.cuda.is_available():
         gpt.cuda()
     if freeze_router:
@@ -60,7 +64,15 @@ def build_chunk(model: ModelConfig, config: Any, chunk: int, freeze_router: bool
     return gpt
 
 
-def build_optimizer(ddp: Sequence[Any], section: OptimizerSection) -> Any:
+def to_precision(gpt: Any, dtype: torch.dtype) -> Any:
+    """Parameters in `dtype`; buffers, among them the router's selection bias, stay in fp32."""
+    for parameter in gpt.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return gpt
+
+
+def build_optimizer(ddp: Sequence[Any], trainer: TrainerSection) -> Any:
+    section = trainer.optimizer
     config = OptimizerConfig(
         optimizer="adam",
         lr=section.lr,
@@ -69,7 +81,14 @@ def build_optimizer(ddp: Sequence[Any], section: OptimizerSection) -> Any:
         adam_beta2=section.beta2,
         adam_eps=section.eps,
         clip_grad=section.clip_grad or math.inf,  # without a bound the norm is still measured
-        params_dtype=torch.float32,
+        bf16=trainer.precision == "bf16",
+        params_dtype=torch.bfloat16 if trainer.precision == "bf16" else torch.float32,
         use_distributed_optimizer=True,
+        optimizer_cpu_offload=trainer.offload_optimizer,
+        optimizer_offload_fraction=1.0,
     )
-    return get_megatron_optimizer(config, list(ddp))
+    optimizer = get_megatron_optimizer(config, list(ddp))
+    if section.state_dtype == "bf16":
+        for part in optimizer.chained_optimizers:
+            part.optimizer = CompactAdamW(part.optimizer.param_groups)
+    return optimizer
