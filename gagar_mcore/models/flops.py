@@ -26,8 +26,7 @@ def training_flops(model: ModelConfig, tokens: npt.ArrayLike, recompute: Recompu
     """Forward and backward pass over sequences of `tokens` tokens each, in the shape of `tokens`: three forward passes, and one
     more of attention (`selective`) or of all (`full`)."""
     linear, attention = linear_flops(model) * np.asarray(tokens, np.float64), attention_flops(model, tokens)
-    repeated = {"none": 0.0, "selective": attention, "full": linear + attention}
-    return 3 * (linear + attention) + repeated[recompute]
+    return linear * (4 if recompute == "full" else 3) + attention * (3 if recompute == "none" else 4)
 
 
 def forward_flops(model: ModelConfig, tokens: npt.ArrayLike) -> Floats:

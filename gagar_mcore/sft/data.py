@@ -28,10 +28,14 @@ class SftData:
     def num_steps(self) -> int:
         return len(self.steps) - 1
 
+    def bounds(self, step: int) -> npt.NDArray[np.int64]:
+        """The `cu_seqlens` of one step, from 0; they begin at its first token."""
+        return self.cu_seqlens[self.steps[step] : self.steps[step + 1] + 1]
+
     def denominator(self, step: int) -> float:
         """Sum of the loss weights of one step, from 0: the loss is the weighted mean of the negative log-likelihood."""
-        first, last = self.cu_seqlens[self.steps[step]], self.cu_seqlens[self.steps[step + 1]]
-        return float(self.loss_weights[first:last].sum(dtype=np.float64))
+        bounds = self.bounds(step)
+        return float(self.loss_weights[bounds[0] : bounds[-1]].sum(dtype=np.float64))
 
 
 def write_sft_data(data: SftData, directory: Path) -> None:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from gagar_mcore.models.init import random_tensors
 from gagar_mcore.records.store import publish_directory
 from gagar_mcore.sft.data import SftData
 from gagar_mcore.sft.schedule import learning_rate
-from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens, select, select_bounds
-from gagar_mcore.trainer.packing import plan_microbatches
+from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens
+from gagar_mcore.trainer.parts import Parts, StepPlan, plan_step
+from gagar_mcore.trainer.sequences import StepSequences
 from gagar_mcore.trainer.setup import Policy, build_policy
 from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors, on_first_rank
 from gagar_mcore.trainer.update import accumulate_gradients, data_parallel_rank, over_last_stages, step_optimizer
@@ -56,28 +58,25 @@ def fine_tune(
 def train_step(policy: Policy, data: SftData, trainer: TrainerSection, step: int, lr: float) -> dict[str, float]:
     """One optimizer step, `step` from 0; returns its metrics. A collective."""
     started = time.perf_counter()
-    losses = accumulate_gradients(policy, sft_parts(data, trainer, step), part_loss)
+    plan = plan_step(data.bounds(step), trainer, policy.model)
+    losses = accumulate_gradients(policy, sft_parts(data, plan, trainer, step), part_loss)
     grad_norm = step_optimizer(policy, lr, trainer.optimizer.weight_decay)
     loss = over_last_stages(sum(losses, torch.zeros([], device=device())))
     seconds = time.perf_counter() - started
-    tokens = int(data.cu_seqlens[data.steps[step + 1]] - data.cu_seqlens[data.steps[step]])
-    return {
-        "step": step + 1,
-        "sft/loss": float(loss),
-        "sft/grad_norm": grad_norm,
-        "sft/lr": lr,
-        "sft/tokens": tokens,
-        "sft/tokens_per_second": tokens / seconds,
+    metrics = {
+        "loss": float(loss),
+        "grad_norm": grad_norm,
+        "lr": lr,
+        **plan.metrics(),
+        "tokens_per_second": plan.num_tokens / seconds,
     }
+    return {"step": step + 1} | {f"sft/{name}": value for name, value in metrics.items()}
 
 
-def sft_parts(data: SftData, trainer: TrainerSection, step: int) -> list[SftPart]:
+def sft_parts(data: SftData, plan: StepPlan, trainer: TrainerSection, step: int) -> Parts[SftPart]:
     """This rank's micro-batches of one step."""
-    first, last = int(data.steps[step]), int(data.steps[step + 1])
-    lengths = (data.cu_seqlens[first + 1 : last + 1] - data.cu_seqlens[first:last]).tolist()
-    plan = plan_microbatches(lengths, trainer.tokens_per_microbatch, trainer.dp)[data_parallel_rank()]
-    denominator = data.denominator(step)
-    return [_part(data, [first + i for i in sequences], denominator, trainer.tp) for sequences in plan]
+    groups = plan.packing.microbatches[data_parallel_rank()]
+    return Parts(groups, partial(sft_part, data, plan.sequences, data.denominator(step), trainer.tp))
 
 
 def part_loss(part: SftPart, logprobs: Tensor, _entropies: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,8 +114,9 @@ def metrics_writer(path: Path | None) -> Callable[[dict[str, float]], None]:
     return report
 
 
-def _part(data: SftData, sequences: Sequence[int], denominator: float, tp: int) -> SftPart:
-    tokens, weights = (select(column, data.cu_seqlens, sequences) for column in (data.tokens, data.loss_weights))
+def sft_part(data: SftData, sequences: StepSequences, denominator: float, tp: int, indices: Sequence[int]) -> SftPart:
+    """The micro-batch of the step's sequences `indices`; reads no other tokens."""
+    tokens, weights = (sequences.select(column, indices) for column in (data.tokens, data.loss_weights))
     scored = weights > 0
-    packed = pack_tokens(tokens, select_bounds(data.cu_seqlens, sequences), scored, tp)
+    packed = pack_tokens(tokens, sequences.bounds(indices), scored, tp)
     return SftPart(packed, torch.as_tensor(weights[scored] / denominator, dtype=torch.float32, device=device()))

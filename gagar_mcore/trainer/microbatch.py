@@ -1,8 +1,6 @@
 """The part of a step that one forward pass takes, as tensors."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,14 +42,3 @@ def pack_tokens(
         packed=packed_sequences(torch.as_tensor(bounds, dtype=torch.int64, device=device())),
         scored=torch.as_tensor(np.flatnonzero(scored), device=device()),
     )
-
-
-def select(column: npt.NDArray[Any], cu_seqlens: npt.NDArray[np.int64], sequences: Sequence[int]) -> npt.NDArray[Any]:
-    """The entries `[T']` of a per-token column `[T]` that belong to `sequences`, in their order."""
-    parts = [column[cu_seqlens[i] : cu_seqlens[i + 1]] for i in sequences]
-    return np.concatenate(parts) if parts else column[:0]
-
-
-def select_bounds(cu_seqlens: npt.NDArray[np.int64], sequences: Sequence[int]) -> npt.NDArray[np.int64]:
-    """The `cu_seqlens` of what `select` returns."""
-    return np.cumsum([0, *(cu_seqlens[i + 1] - cu_seqlens[i] for i in sequences)], dtype=np.int64)

@@ -4,8 +4,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -18,12 +20,13 @@ from gagar_mcore.ops.fused import policy_loss, sequence_counts
 from gagar_mcore.ops.layout import TokenLayout
 from gagar_mcore.ops.stats import PolicyStats
 from gagar_mcore.records.batch import Batch
-from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens, select, select_bounds
-from gagar_mcore.trainer.packing import plan_microbatches
+from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens
+from gagar_mcore.trainer.parts import Parts, StepPlan, plan_step
+from gagar_mcore.trainer.sequences import StepSequences
 from gagar_mcore.trainer.setup import Policy
 from gagar_mcore.trainer.update import accumulate_gradients, data_parallel_rank, over_last_stages, over_replicas, step_optimizer
 
-CHECKED_AT_ONCE = 1 << 24  # entries of a memory-mapped column
+DEFECTS = ("numbers", "an infinity", "nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +63,10 @@ class PartStats:
 def apply_batch(policy: Policy, batch: Batch, recipe: Recipe, step: int) -> dict[str, float]:
     """Take the optimizer step `step` (from 1) on `batch`; returns metrics by name. A collective."""
     started = time.perf_counter()
-    check_finite(batch)
     trainer, shaping = recipe.trainer, recipe.method.behaviour()
-    parts = policy_parts(batch, trainer)
+    plan = plan_step(batch.cu_seqlens, trainer, policy.model)
+    parts = policy_parts(batch, plan, trainer)
+    check_finite(batch, plan.sequences, parts.groups)
     behaviour = step_behaviour(parts, shaping) if shaping else None
     stats = accumulate_gradients(policy, parts, partial(part_loss, trainer.loss, behaviour), recipe.rollout.temperature)
     lr = learning_rate(trainer.optimizer, step)
@@ -72,26 +76,27 @@ def apply_batch(policy: Policy, batch: Batch, recipe: Recipe, step: int) -> dict
     metrics |= {
         "grad_norm": grad_norm,
         "lr": lr,
-        "tokens": float(len(batch.tokens)),
-        "sequences": float(batch.num_sequences),
-        "microbatches": float(len(parts)),
+        **plan.metrics(),
         "seconds": seconds,
-        "tokens_per_second": len(batch.tokens) / seconds,
+        "tokens_per_second": plan.num_tokens / seconds,
     }
     return {f"train/{name}": value for name, value in metrics.items()}
 
 
-def policy_parts(batch: Batch, trainer: TrainerSection) -> list[PolicyPart]:
+def policy_parts(batch: Batch, plan: StepPlan, trainer: TrainerSection) -> Parts[PolicyPart]:
     """This rank's micro-batches."""
-    lengths = batch.cu_seqlens[1:] - batch.cu_seqlens[:-1]
-    plan = plan_microbatches(lengths.tolist(), trainer.tokens_per_microbatch, trainer.dp)
-    return [_part(batch, sequences, trainer.tp) for sequences in plan[data_parallel_rank()]]
+    groups = plan.packing.microbatches[data_parallel_rank()]
+    return Parts(groups, partial(policy_part, batch, plan.sequences, trainer.tp))
 
 
 def step_behaviour(parts: Sequence[PolicyPart], params: BehaviourParams) -> Behaviour:
     """Behaviour shaping over all tokens of the step. A collective."""
-    sums = torch.stack([advantage_sums(sequence_counts(part.flags, part.layout), part.advantages) for part in parts]).sum(0)
-    return behaviour_of(over_replicas(sums), params.kappa, params.low, params.high)
+
+    def sums(part: PolicyPart) -> Tensor:
+        return advantage_sums(sequence_counts(part.flags, part.layout), part.advantages)
+
+    total = torch.stack(list(map(sums, parts))).sum(0)
+    return behaviour_of(over_replicas(total), params.kappa, params.low, params.high)
 
 
 def part_loss(
@@ -136,25 +141,35 @@ def learning_rate(section: OptimizerSection, step: int) -> float:
     return section.lr * min(1.0, step / max(section.warmup_steps, 1))
 
 
-def _part(batch: Batch, sequences: Sequence[int], tp: int) -> PolicyPart:
-    bounds = select_bounds(batch.cu_seqlens, sequences)
+def policy_part(batch: Batch, sequences: StepSequences, tp: int, indices: Sequence[int]) -> PolicyPart:
+    """The micro-batch of the sequences `indices`; reads no other tokens."""
+    bounds = sequences.bounds(indices)
     columns = (batch.tokens, batch.logprobs, batch.loss_mask, batch.error_mask)
-    tokens, logprobs, trained, errors = (select(column, batch.cu_seqlens, sequences) for column in columns)
+    tokens, logprobs, trained, errors = (sequences.select(column, indices) for column in columns)
     return PolicyPart(
         packed_tokens=pack_tokens(tokens, bounds, trained.astype(bool), tp),
         rollout_logprobs=torch.as_tensor(logprobs, device=device()),
         flags=torch.as_tensor(trained | errors << 1, device=device()),
-        advantages=torch.as_tensor(batch.advantages[list(sequences)], device=device()),
-        weights=torch.as_tensor(batch.weights[list(sequences)], device=device()),
+        advantages=torch.as_tensor(batch.advantages[list(indices)], device=device()),
+        weights=torch.as_tensor(batch.weights[list(indices)], device=device()),
         layout=TokenLayout.build(torch.as_tensor(bounds)).to(device()),
     )
 
 
-def check_finite(batch: Batch) -> None:
-    """Raises ValueError that names the column, on every rank alike, so that none is left waiting."""
-    for name in ("logprobs", "advantages", "weights"):
-        column = getattr(batch, name)
-        for first in range(0, len(column), CHECKED_AT_ONCE):
-            part = column[first : first + CHECKED_AT_ONCE]
-            if not np.isfinite(part).all():
-                raise ValueError(f"batch: {name} holds {part[~np.isfinite(part)][0]}; the engine or the credit step went wrong")
+def check_finite(batch: Batch, sequences: StepSequences, groups: Sequence[Sequence[int]]) -> None:
+    """Raises ValueError that names the column, on every rank alike, so that none is left waiting; a rank reads the log-probs of
+    its own `groups`. A collective."""
+    own = (sequences.select(batch.logprobs, [index]) for indices in groups for index in indices)
+    found = {"logprobs": max(map(defect, own), default=0)}
+    found |= {name: defect(getattr(batch, name)) for name in ("advantages", "weights")}
+    worst = over_replicas(torch.tensor(list(found.values()), device=device()), dist.ReduceOp.MAX)
+    for name, rank in zip(found, worst.tolist(), strict=True):
+        if rank:
+            raise ValueError(f"batch: {name} holds {DEFECTS[rank]}; the engine or the credit step went wrong")
+
+
+def defect(column: npt.NDArray[np.floating[Any]]) -> int:
+    """Place in DEFECTS of what the column holds."""
+    if np.isfinite(column).all():
+        return 0
+    return 2 if np.isnan(column).any() else 1

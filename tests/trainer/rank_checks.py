@@ -152,14 +152,13 @@ def loaded_policy(checkpoint: Path, recipe: Recipe) -> Any:
 
 
 def compute(checkpoint: Path, recipe: Recipe) -> dict[str, Any]:
-    from gagar_mcore.trainer.policy import policy_parts
     from gagar_mcore.trainer.update import run_model
 
     trainer = recipe.trainer
     policy = loaded_policy(checkpoint, recipe)
     results: dict[str, Any] = {}
     if trainer.world_size == 1:
-        (part,) = policy_parts(random_batch(0), with_budget(trainer, WHOLE))
+        (part,) = parts_of(random_batch(0), with_budget(trainer, WHOLE), policy)
         results["logits"] = policy.chunks[-1].output_layer(run_model(policy.chunks[-1], part.packed_tokens))[0][:, 0].detach()
         results["bounds"] = part.layout.cu_seqlens
     if trainer.dp == 1 and trainer.ep == trainer.tp:  # elsewhere a rank holds the sum of its own part of the gradient only
@@ -171,13 +170,20 @@ def with_budget(trainer: TrainerSection, budget: int) -> TrainerSection:
     return trainer.model_copy(update={"tokens_per_microbatch": budget})
 
 
+def parts_of(batch: Batch, trainer: TrainerSection, policy: Any) -> Any:
+    from gagar_mcore.trainer.parts import plan_step
+    from gagar_mcore.trainer.policy import policy_parts
+
+    return policy_parts(batch, plan_step(batch.cu_seqlens, trainer, policy.model), trainer)
+
+
 def gradients(policy: Any, trainer: TrainerSection) -> tuple[int, dict[str, float], dict[str, torch.Tensor]]:
     """Number of micro-batches, summed statistics and reduced gradients by the checkpoint's names, for batch 0."""
-    from gagar_mcore.trainer.policy import PartStats, part_loss, policy_parts
+    from gagar_mcore.trainer.policy import PartStats, part_loss
     from gagar_mcore.trainer.shards import gather_tensors, local_tensors
     from gagar_mcore.trainer.update import accumulate_gradients
 
-    parts = policy_parts(random_batch(0), trainer)
+    parts = parts_of(random_batch(0), trainer, policy)
     stats = accumulate_gradients(policy, parts, partial(part_loss, trainer.loss, None))
     local = {name: getattr(t, "main_grad", torch.zeros_like(t)) for name, t in local_tensors(policy.chunks).items()}
     whole = {name: tensor.clone() for name, tensor in gather_tensors(local, policy.model)}

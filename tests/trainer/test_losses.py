@@ -4,7 +4,8 @@ import pytest
 from rank_checks import LOSSES
 
 pytestmark = pytest.mark.timeout(600)  # the first test starts the ranks
-OF_THE_CUT = {f"train/{name}" for name in ("microbatches", "seconds", "tokens_per_second")}
+OF_THE_PACKING = ("microbatches", "flop_imbalance", "lockstep_imbalance", "padding_share")
+OF_THE_CUT = {f"train/{name}" for name in (*OF_THE_PACKING, "seconds", "tokens_per_second")}
 
 
 @pytest.fixture(scope="module")
