@@ -23,6 +23,7 @@ def enable() -> None:
     _use_cpu_random_state()
     _name_types_as_cuda()
     _split_sizes_as_lists()
+    _gather_unequal_shares()
 
 
 class _Stream:
@@ -110,3 +111,32 @@ def _split_sizes_as_lists() -> None:
         return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
     moe_utils.maybe_move_tensor_to_cpu = token_dispatcher.maybe_move_tensor_to_cpu = to_host
+
+
+def _gather_unequal_shares() -> None:
+    """Experts that are cut over ranks exchange as many tokens as the router sends them; gloo gathers and scatters equal shares
+    only, but its all-to-all takes any."""
+    from megatron.core.tensor_parallel import mappings
+
+    gather, scatter = mappings._gather_along_first_dim, mappings._reduce_scatter_along_first_dim
+
+    def gather_shares(share: torch.Tensor, group: Any, sizes: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if sizes is None or group.size() == 1:
+            return gather(share, group, sizes, *args, **kwargs)
+        return _exchange(torch.cat([share] * group.size()), [len(share)] * group.size(), list(sizes), group)
+
+    def scatter_sums(whole: torch.Tensor, group: Any, sizes: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if sizes is None or group.size() == 1:
+            return scatter(whole, group, sizes, *args, **kwargs)
+        own = int(sizes[group.rank()])
+        received = _exchange(whole, list(sizes), [own] * group.size(), group)
+        return received.view(group.size(), own, *whole.shape[1:]).sum(0)
+
+    mappings._gather_along_first_dim, mappings._reduce_scatter_along_first_dim = gather_shares, scatter_sums
+
+
+def _exchange(sent: torch.Tensor, send: list[int], receive: list[int], group: Any) -> torch.Tensor:
+    """All-to-all of the first dimension, `send[r]` rows to and `receive[r]` rows from rank r."""
+    received = sent.new_empty(sum(receive), *sent.shape[1:])
+    torch.distributed.all_to_all_single(received, sent.contiguous(), receive, send, group=group)
+    return received

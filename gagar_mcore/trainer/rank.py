@@ -17,16 +17,26 @@ from gagar_mcore.trainer import cpu
 
 
 def start_rank(trainer: TrainerSection) -> None:
-    """Join the process group that torchrun describes and build Megatron's groups in it. A collective waits at most
-    `step_timeout_s`, then the rank fails. Raises ValueError where another number of ranks was started than the layout has."""
+    """`prepare`, then `join`."""
+    prepare(trainer.threads)
+    join(trainer)
+
+
+def prepare(threads: int) -> None:
+    """Make Megatron run in this process. Call once, before anything imports it."""
     warnings.filterwarnings("ignore")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
-    torch.set_num_threads(trainer.threads)
+    torch.set_num_threads(threads)
     cpu.enable()
 
     from gagar_mcore.trainer import repairs  # Megatron is imported after cpu.enable only
 
     repairs.apply()
+
+
+def join(trainer: TrainerSection) -> None:
+    """Enter the process group that torchrun describes and build Megatron's groups in it. A collective waits at most
+    `step_timeout_s`, then the rank fails. Raises ValueError where another number of ranks was started than the layout has."""
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

@@ -1,0 +1,160 @@
+"""`layout_ranks.py ROOT FAMILY:LAYOUT...` computes the same batches in every layout and writes `ROOT/FAMILY:LAYOUT.pt`.
+
+A layout is written as fields of the trainer section, `tp2 pp2 vpp2`; what is not named is 1. The processes of all layouts of one
+size are forked, one size after another, from this one, which has imported what they need."""
+
+import multiprocessing
+import os
+import re
+import socket
+import sys
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from conftest import RECIPE, random_batch
+
+from gagar_mcore.config.learning import TrainerSection
+from gagar_mcore.config.load import load_recipe
+from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.lifetime import die_with_parent
+from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.models.init import random_tensors
+from gagar_mcore.models.presets import attention_pattern, preset
+from gagar_mcore.models.weight_map import tensor_shapes
+from gagar_mcore.trainer.layout import check_layout
+from gagar_mcore.trainer.rank import build_groups, join, prepare
+
+STEPS = 3
+SEQUENCES = 8
+SIZES = {"vocab_size": 512, "hidden_size": 64, "ffn_size": 128, "moe_ffn_size": 32, "num_experts": 8, "top_k": 2}
+MODELS = {
+    "mimo_v2": replace(preset("tiny"), num_heads=8, kv_heads=4, sliding_kv_heads=8, head_dim=16, v_head_dim=12, **SIZES),
+    "qwen3_moe": replace(
+        preset("qwen3-30b-a3b"),
+        num_heads=4,
+        kv_heads=2,
+        sliding_kv_heads=2,
+        head_dim=16,
+        v_head_dim=16,
+        layer_types=attention_pattern(4, range(4)),
+        moe_layers=(True,) * 4,
+        **SIZES,
+    ),
+}
+
+
+def layout_of(job: str) -> TrainerSection:
+    sizes = {name: int(size) for name, size in re.findall(r"([a-z]+)(\d+)", job.split(":")[1])}
+    fields = {"tp": 1, "ep": 1, "freeze_router": False, "tokens_per_microbatch": 80, "step_timeout_s": 60.0}
+    return TrainerSection(**{**fields, **sizes})
+
+
+def main() -> None:
+    root, jobs = Path(sys.argv[1]), sorted(sys.argv[2:], key=lambda job: layout_of(job).world_size)
+    (root / "recipe.yaml").write_text(RECIPE)
+    prepare(threads=1)
+    import gagar_mcore.trainer.policy  # noqa: F401  (once, for all ranks)
+
+    for size, of_size in groupby(jobs, key=lambda job: layout_of(job).world_size):
+        start_ranks(size, root, list(of_size))
+
+
+def start_ranks(size: int, root: Path, jobs: list[str]) -> None:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(size)}
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=run_rank, args=(rank, root, jobs)) for rank in range(size)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    if failed := [rank for rank, process in enumerate(ranks) if process.exitcode]:
+        raise SystemExit(f"{jobs}: ranks {failed} of {size} failed")
+
+
+def run_rank(rank: int, root: Path, jobs: list[str]) -> None:
+    from megatron.core import parallel_state
+
+    die_with_parent()
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    for job in jobs:
+        trainer, model = layout_of(job), MODELS[job.split(":")[0]]
+        check_layout(trainer, model)
+        if dist.is_initialized():
+            parallel_state.destroy_model_parallel()
+            build_groups(trainer)
+        else:
+            join(trainer)
+        results = compute(model, load_recipe(str(root / "recipe.yaml")).model_copy(update={"trainer": trainer}))
+        if rank == 0:
+            torch.save(results, root / f"{job}.pt")
+    dist.barrier()
+
+
+def compute(model: ModelConfig, recipe: Recipe) -> dict[str, Any]:
+    """Statistics and gradients of batch 0, metrics of the steps on batches 1 to 3 and the weights after them."""
+    from gagar_mcore.trainer.policy import apply_batch
+    from gagar_mcore.trainer.setup import build_policy
+    from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors
+
+    policy = build_policy(model, recipe.trainer)
+    load_tensors(policy.chunks, model, telling_tensors(model))
+    stats, gradients = full_gradients(policy, recipe.trainer)
+    metrics = [apply_batch(policy, random_batch(step, SEQUENCES), recipe, step) for step in range(1, STEPS + 1)]
+    local = local_tensors(policy.chunks)
+    weights = {name: tensor.clone() for name, tensor in gather_tensors(local, model)}
+    before = {name: tensor.clone() for name, tensor in local.items()}
+    load_tensors(policy.chunks, model, weights.__getitem__)
+    same = torch.tensor([torch.equal(before[name], local[name]) for name in local]).all().int()
+    dist.all_reduce(same, dist.ReduceOp.MIN)
+    return {"stats": stats, "gradients": gradients, "metrics": metrics, "weights": weights, "replicas agree": bool(same)}
+
+
+def telling_tensors(model: ModelConfig) -> Any:
+    """Random weights in which selection bias and sinks matter, and norms differ between channels."""
+    read = random_tensors(model, seed=5)
+    tensors = {name: read(name) for name in tensor_shapes(model)}
+    for name, tensor in tensors.items():
+        ramp = torch.arange(len(tensor)) % 3 - 1.0
+        if name.endswith("e_score_correction_bias"):
+            tensor += 0.02 * ramp
+        elif name.endswith("attention_sink_bias"):
+            tensor += 1.0 + ramp
+        elif "norm" in name:
+            tensor += 0.1 * ramp
+    return tensors.__getitem__
+
+
+def full_gradients(policy: Any, trainer: TrainerSection) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+    """Summed statistics and gradients by the checkpoint's names, for batch 0, whole on every rank."""
+    from gagar_mcore.trainer.parts import plan_step
+    from gagar_mcore.trainer.policy import part_loss, policy_parts, total_stats
+    from gagar_mcore.trainer.shards import gather_tensors, local_tensors
+    from gagar_mcore.trainer.update import accumulate_gradients
+
+    batch = random_batch(0, SEQUENCES)
+    parts = policy_parts(batch, plan_step(batch.cu_seqlens, trainer, policy.model), trainer)
+    stats = accumulate_gradients(policy, parts, lambda *of_part: part_loss(trainer.loss, None, *of_part))
+    for chunk in policy.ddp:
+        for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+            gather_shards(buffer)
+    local = {name: getattr(t, "main_grad", torch.zeros_like(t)) for name, t in local_tensors(policy.chunks).items()}
+    whole = {name: tensor.clone() for name, tensor in gather_tensors(local, policy.model)}
+    return total_stats(stats).metrics(), whole
+
+
+def gather_shards(buffer: Any) -> None:
+    """Replace what each data-parallel rank has summed alone by what the others have reduced."""
+    group = buffer.data_parallel_group
+    for bucket in buffer.buckets:
+        reduced = bucket.grad_data.view(group.size(), -1)[group.rank()].clone()
+        dist.all_gather_into_tensor(bucket.grad_data, reduced, group=group)
+
+
+if __name__ == "__main__":
+    main()
