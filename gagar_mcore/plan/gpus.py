@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 GPUS_PER_NODE = 8
 USABLE_MEMORY = 0.9  # the rest: CUDA context, communication buffers, fragmentation of the allocator
+USABLE_HOST_MEMORY = 0.8 * 2e12  # of a node with 2 TB, as DGX H100 and H200 have
 COMPUTE_EFFICIENCY = 0.4  # of the peak, in matrix products of this size
 LINK_EFFICIENCY = 0.7  # of a link's rate, in collectives
 

@@ -13,7 +13,7 @@ from gagar_mcore.plan.activations import (
     layer_activations,
     passes_in_flight,
 )
-from gagar_mcore.plan.parameters import mean_parameters, parameters_on_rank, stage_members
+from gagar_mcore.plan.parameters import layer_kinds, mean_parameters, parameters_on_rank
 from gagar_mcore.plan.states import training_states
 from gagar_mcore.plan.workload import Workload
 
@@ -46,7 +46,8 @@ def memory_on_rank(
     model: ModelConfig, layout: TrainerSection, work: Workload, stage: int, imbalance: float = EXPERT_IMBALANCE
 ) -> Memory:
     """On each rank of a pipeline stage (from 0)."""
-    layers = [layer_activations(model, layout, work, layer) for layer in stage_members(model, layout, stage)]
+    kinds = layer_kinds(model, layout.pp, layout.vpp, stage)
+    layers = [(layer_activations(model, layout, work, layer), count) for layer, count in kinds.items()]
     in_flight = passes_in_flight(layout, stage, work.microbatches(layout))
     logits = chunked_logits(model, layout, work) if stage == layout.pp - 1 else 0.0
     return _memory(parameters_on_rank(model, layout, stage), layout, layers, in_flight, imbalance, logits)
@@ -64,7 +65,8 @@ def worst_stage(
 def mean_stage(model: ModelConfig, layout: TrainerSection, work: Workload) -> Memory:
     """As published estimates count: parameters and layers of the mean stage, the first stage's micro-batches in flight, equal
     load of experts, and logits that exist as a whole."""
-    layers = [layer_activations(model, layout, work, layer) for layer in range(model.num_layers)]
+    kinds = layer_kinds(model, pp=1, vpp=1, stage=0)
+    layers = [(layer_activations(model, layout, work, layer), count) for layer, count in kinds.items()]
     in_flight = passes_in_flight(layout, 0, work.microbatches(layout)) / layout.pp
     logits = full_logits(model, layout, work)
     return _memory(mean_parameters(model, layout), layout, layers, in_flight, 1.0, logits)
@@ -73,21 +75,22 @@ def mean_stage(model: ModelConfig, layout: TrainerSection, work: Workload) -> Me
 def _memory(
     count: ParameterCount,
     layout: TrainerSection,
-    layers: Sequence[Activations],
+    layers: Sequence[tuple[Activations, int]],
     in_flight: float,
     imbalance: float,
     logits: float,
 ) -> Memory:
     states = training_states(count, layout)
-    margin = in_flight * sum(layer.kept_by_experts for layer in layers) + max(layer.by_experts for layer in layers)
+    kept = in_flight * sum(count * layer.kept for layer, count in layers)
+    kept_by_experts = in_flight * sum(count * layer.kept_by_experts for layer, count in layers)
     return Memory(
         weights=states.weights,
         gradients=states.gradients,
         optimizer=0.0 if layout.offload_optimizer else states.optimizer,
-        activations=in_flight * sum(layer.kept for layer in layers),
-        attention=max(layer.attention for layer in layers),
-        feed_forward=max(layer.feed_forward for layer in layers),
-        expert_imbalance=(imbalance - 1) * margin,
+        activations=kept,
+        attention=max(layer.attention for layer, _ in layers),
+        feed_forward=max(layer.feed_forward for layer, _ in layers),
+        expert_imbalance=(imbalance - 1) * (kept_by_experts + max(layer.by_experts for layer, _ in layers)),
         logits=logits,
         host_optimizer=states.optimizer if layout.offload_optimizer else 0.0,
     )

@@ -1,7 +1,7 @@
 """Parameters that one rank of a layout holds."""
 
-from collections.abc import Iterator
 from dataclasses import fields
+from functools import cache
 from itertools import accumulate
 
 from gagar_mcore.config.learning import TrainerSection
@@ -16,17 +16,17 @@ def parameters_on_rank(model: ModelConfig, layout: TrainerSection, stage: int) -
     Embeddings, projections, sinks and dense feed-forward networks are split over TP; experts over EP and ETP; router and norms
     are whole on each rank. The first stage has the input embedding, the last one output layer, final norm and MTP layers."""
     hidden, tp = model.hidden_size, layout.tp
-    layers = stage_members(model, layout, stage)
+    kinds = layer_kinds(model, layout.pp, layout.vpp, stage)
     first, last = stage == 0, stage == layout.pp - 1
-    moe_layers = sum(model.is_moe(layer) for layer in layers)
+    layers, moe_layers = sum(kinds.values()), sum(count for layer, count in kinds.items() if model.is_moe(layer))
     norms = 2 * hidden + (2 * model.head_dim if model.qk_norm else 0)
     return ParameterCount(
         embeddings=(first + last) * model.vocab_size * hidden // tp,
-        attention=sum(attention_parameters(model, model.is_sliding(layer)) for layer in layers) // tp,
-        dense=(len(layers) - moe_layers) * 3 * hidden * model.ffn_size // tp,
+        attention=sum(n * attention_parameters(model, model.is_sliding(layer)) for layer, n in kinds.items()) // tp,
+        dense=(layers - moe_layers) * 3 * hidden * model.ffn_size // tp,
         router=moe_layers * model.num_experts * (hidden + model.selection_bias),
         experts=moe_layers * model.num_experts // layout.ep * expert_parameters(model) // layout.etp,
-        norms=len(layers) * norms + last * hidden,
+        norms=layers * norms + last * hidden,
         mtp=last * model.mtp_layers * _mtp_parameters(model, tp),
     )
 
@@ -37,15 +37,20 @@ def mean_parameters(model: ModelConfig, layout: TrainerSection) -> ParameterCoun
     return ParameterCount(*(sum(getattr(s, kind.name) for s in stages) // layout.pp for kind in fields(ParameterCount)))
 
 
-def stage_members(model: ModelConfig, layout: TrainerSection, stage: int) -> list[int]:
+@cache
+def layer_kinds(model: ModelConfig, pp: int, vpp: int, stage: int) -> dict[int, int]:
+    """The layers of a pipeline stage that differ in kind, each with the number of those like it."""
+    found: dict[tuple[bool, bool], list[int]] = {}
+    for layer in stage_members(model.num_layers, pp, vpp, stage):
+        found.setdefault((model.is_sliding(layer), model.is_moe(layer)), []).append(layer)
+    return {layers[0]: len(layers) for layers in found.values()}
+
+
+def stage_members(num_layers: int, pp: int, vpp: int, stage: int) -> list[int]:
     """Numbers of the layers of a pipeline stage, those of all its interleaved chunks."""
-    return [layer for part, layers in _parts(model, layout) if part % layout.pp == stage for layer in layers]
-
-
-def _parts(model: ModelConfig, layout: TrainerSection) -> Iterator[tuple[int, range]]:
-    sizes = stage_layers(model.num_layers, layout.pp, layout.vpp)
-    for part, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
-        yield part, range(end - size, end)
+    sizes = stage_layers(num_layers, pp, vpp)
+    ends = list(accumulate(sizes))
+    return [layer for part in range(stage, pp * vpp, pp) for layer in range(ends[part] - sizes[part], ends[part])]
 
 
 def _mtp_parameters(model: ModelConfig, tp: int) -> int:

@@ -1,0 +1,74 @@
+"""Bytes that a GPU sends in one step, by kind of parallelism, counted as in ring collectives: a gather or a reduction of B bytes
+over n ranks has each send (n - 1) / n B."""
+
+from dataclasses import dataclass, fields
+
+from gagar_mcore.config.learning import TrainerSection
+from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.plan.activations import value_bytes
+from gagar_mcore.plan.parameters import layer_kinds, parameters_on_rank
+from gagar_mcore.plan.states import dense_replicas, expert_replicas, gradient_bytes, trained_parameters
+from gagar_mcore.plan.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """Bytes. tensor: gathers and reduce-scatters of sequence parallelism. expert_tensor: the same around split experts. experts:
+    all-to-all of tokens. context: keys and values around the ring, halos of sliding layers. pipeline: between stages. gradients:
+    their reduce-scatter over replicas; weights: their gather after the update."""
+
+    tensor: float
+    expert_tensor: float
+    experts: float
+    context: float
+    pipeline: float
+    gradients: float
+    weights: float
+
+    @property
+    def total(self) -> float:
+        return sum(getattr(self, kind.name) for kind in fields(self))
+
+
+def step_communication(model: ModelConfig, layout: TrainerSection, work: Workload) -> Communication:
+    """Of a rank of an inner pipeline stage; whole layers that are computed again communicate again."""
+    kinds = layer_kinds(model, layout.pp, layout.vpp, layout.pp // 2)
+    layers, moe_layers = sum(kinds.values()), sum(count for layer, count in kinds.items() if model.is_moe(layer))
+    stream = work.tokens / (layout.dp * layout.cp) * model.hidden_size * value_bytes(layout)
+    copies = stream / layout.tp * model.top_k  # what a rank's tokens bring to experts
+    again = layout.recompute == "full"
+    gathers = 5 + 2 * again  # forward two; backward three, since the input is gathered once more for the weights' gradient
+    gradients, weights = _replica_bytes(model, layout)
+    return Communication(
+        tensor=gathers * (2 * layers - moe_layers) * _ring(layout.tp) * stream,
+        expert_tensor=gathers * moe_layers * _ring(layout.etp) * copies * layout.etp,
+        experts=(4 + 2 * again) * moe_layers * _ring(layout.ep) * copies,
+        context=sum(count * _context_bytes(model, layout, work, layer) for layer, count in kinds.items()),
+        pipeline=2 * layout.vpp * stream / layout.tp if layout.pp > 1 else 0.0,
+        gradients=gradients,
+        weights=weights,
+    )
+
+
+def _context_bytes(model: ModelConfig, layout: TrainerSection, work: Workload, layer: int) -> float:
+    """Of one layer. Global layers pass keys and values on cp - 1 times, forward, backward and again with their gradients;
+    sliding ones send a window before each of a sequence's two chunks, and get its gradient."""
+    if layout.cp == 1:
+        return 0.0
+    again = layout.recompute == "full"
+    sequences = work.sequences / layout.dp
+    a_key = model.layer_kv_heads(layer) / layout.tp * (model.head_dim + model.v_head_dim) * value_bytes(layout)
+    if model.is_sliding(layer):
+        return (2 + again) * sequences * 2 * min(model.window_keys, work.context) * a_key
+    return (3 + again) * (layout.cp - 1) * sequences * work.context / layout.cp * a_key
+
+
+def _replica_bytes(model: ModelConfig, layout: TrainerSection) -> tuple[float, float]:
+    """Of gradients and of weights."""
+    dense, experts = trained_parameters(parameters_on_rank(model, layout, layout.pp // 2), layout)
+    entries = _ring(dense_replicas(layout)) * dense + _ring(expert_replicas(layout)) * experts
+    return gradient_bytes(layout) * entries, value_bytes(layout) * entries
+
+
+def _ring(ranks: int) -> float:
+    return (ranks - 1) / ranks

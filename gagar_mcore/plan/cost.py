@@ -1,0 +1,97 @@
+"""Seconds that a step takes, to rank layouts by: a lower bound for computation at a stated efficiency, an upper one for
+communication, none of which is hidden behind computation. It orders layouts; it does not predict a run."""
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+from gagar_mcore.config.learning import TrainerSection
+from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.models.flops import Recompute, linear_flops, training_flops
+from gagar_mcore.plan.communication import step_communication
+from gagar_mcore.plan.gpus import (
+    COMPUTE_EFFICIENCY,
+    GPUS_PER_NODE,
+    HOST_MEMORY_BYTES,
+    LINK_EFFICIENCY,
+    PCIE_BYTES,
+    Gpu,
+)
+from gagar_mcore.plan.parameters import parameters_on_rank
+from gagar_mcore.plan.states import dense_replicas, expert_replicas, gradient_bytes, trained_parameters
+from gagar_mcore.plan.workload import Workload
+from gagar_mcore.trainer.layout import stage_layers
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds. bubble: stages that wait for others at the step's beginning and end. replicas: gradients and weights.
+    offload: the optimizer on the host."""
+
+    compute: float
+    tensor: float
+    experts: float
+    context: float
+    pipeline: float
+    bubble: float
+    replicas: float
+    offload: float
+
+    @property
+    def total(self) -> float:
+        return sum(getattr(self, kind.name) for kind in fields(self))
+
+
+def step_cost(model: ModelConfig, layout: TrainerSection, work: Workload, gpu: Gpu) -> Cost:
+    """The bubble is (pp - 1) / (vpp m) of the time of m micro-batches (Narayanan et al. 2021, arxiv.org/abs/2104.04473)."""
+    sent = step_communication(model, layout, work)
+    tp, cp, etp = layout.tp, layout.cp, layout.etp
+    compute = _flops(model, work.context, layout.recompute) * work.sequences / layout.world_size * _pipeline_skew(model, layout)
+    compute /= COMPUTE_EFFICIENCY * gpu.flops
+    tensor = _seconds(sent.tensor, gpu, 1, tp) + _seconds(sent.expert_tensor, gpu, 1, etp)
+    experts = _seconds(sent.experts, gpu, etp, layout.ep)
+    context = _seconds(sent.context, gpu, tp, cp)
+    pipeline = _seconds(sent.pipeline, gpu, tp * cp * layout.dp, layout.pp)
+    working = compute + tensor + experts + context + pipeline
+    return Cost(
+        compute=compute,
+        tensor=tensor,
+        experts=experts,
+        context=context,
+        pipeline=pipeline,
+        bubble=(layout.pp - 1) / (layout.vpp * work.microbatches(layout)) * working,
+        replicas=_seconds(sent.gradients + sent.weights, gpu, tp, cp * layout.dp),
+        offload=_offload_seconds(model, layout) if layout.offload_optimizer else 0.0,
+    )
+
+
+def _seconds(sent: float, gpu: Gpu, apart: int, ranks: int) -> float:
+    """Over NVLink what goes to members of the group in the sender's node, over the network the rest. Members of the group
+    stand `apart` ranks from each other."""
+    if ranks == 1:
+        return 0.0
+    neighbours = max(1, min(ranks, GPUS_PER_NODE // apart)) - 1
+    inside = neighbours / (ranks - 1)
+    return sent * (inside / gpu.nvlink + (1 - inside) / gpu.network) / LINK_EFFICIENCY
+
+
+@lru_cache
+def _flops(model: ModelConfig, context: int, recompute: Recompute) -> float:
+    return float(training_flops(model, context, recompute))
+
+
+def _pipeline_skew(model: ModelConfig, layout: TrainerSection) -> float:
+    """Work of the busiest stage over the mean, the output layer counted in layers."""
+    output = 2 * model.vocab_size * model.hidden_size
+    loss = output * model.num_layers / (linear_flops(model) - output)
+    parts = stage_layers(model.num_layers, layout.pp, layout.vpp)
+    stages = [float(sum(parts[stage :: layout.pp])) for stage in range(layout.pp)]
+    stages[-1] += loss
+    return max(stages) * layout.pp / sum(stages)
+
+
+def _offload_seconds(model: ModelConfig, layout: TrainerSection) -> float:
+    """Gradients to the host and weights back, and Adam there, which reads master weights, moments and gradients and writes the
+    first two."""
+    dense, experts = trained_parameters(parameters_on_rank(model, layout, layout.pp // 2), layout)
+    entries = dense / dense_replicas(layout) + experts / expert_replicas(layout)
+    return entries * ((gradient_bytes(layout) + 2) / PCIE_BYTES + (4 + 2 * 12) / HOST_MEMORY_BYTES)

@@ -1,0 +1,92 @@
+"""Layouts of a number of GPUs: which fit, in the order of their cost, and why the others do not."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from gagar_mcore.config.learning import TrainerSection
+from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.plan.cost import Cost, step_cost
+from gagar_mcore.plan.gpus import GPUS_PER_NODE, USABLE_HOST_MEMORY, Gpu
+from gagar_mcore.plan.memory import Memory, worst_stage
+from gagar_mcore.plan.workload import Workload
+from gagar_mcore.trainer.layout import check_layout
+
+MOST_STAGES = 32
+CHUNKS = (1, 2, 4)  # interleaved ones a stage
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A layout that fits. stage: the pipeline stage that takes most, `memory` on each of its ranks."""
+
+    layout: TrainerSection
+    stage: int
+    memory: Memory
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """feasible: cheapest first. refused: how many layouts by reason."""
+
+    feasible: tuple[Candidate, ...]
+    refused: Counter[str]
+
+
+def search_layouts(model: ModelConfig, start: TrainerSection, work: Workload, gpu: Gpu, gpus: int) -> Search:
+    """Every layout of `gpus` GPUs, with the fields of `start` that are no part of a layout; recomputation and offloading as far
+    as memory needs them."""
+    feasible: list[Candidate] = []
+    refused: Counter[str] = Counter()
+    for layout in _layouts(start, gpus, model.num_layers):
+        try:
+            check_layout(layout, model)
+            feasible.append(cheapest_fit(model, layout, work, gpu))
+        except ValueError as error:
+            refused[str(error)] += 1
+    feasible.sort(key=lambda candidate: (candidate.cost.total, candidate.memory.total))
+    return Search(tuple(feasible), refused)
+
+
+def cheapest_fit(model: ModelConfig, layout: TrainerSection, work: Workload, gpu: Gpu) -> Candidate:
+    """With the recomputation and offloading that cost least. Raises ValueError where none brings the worst stage into memory."""
+    if layout.dp > work.sequences:
+        raise ValueError(f"trainer.dp: more ranks than the {work.sequences} sequences of a step")
+    candidates: list[Candidate] = []
+    for offload, recompute in product((True, False), ("full", "selective", "none")):
+        variant = layout.model_copy(update={"recompute": recompute, "offload_optimizer": offload})
+        stage, memory = worst_stage(model, variant, work)
+        reason = misfit(memory, gpu)
+        if reason and not candidates:  # the first variant takes least on the GPU
+            raise ValueError(reason)
+        if not reason:
+            candidates.append(Candidate(variant, stage, memory, step_cost(model, variant, work, gpu)))
+    return min(candidates, key=lambda candidate: candidate.cost.total)
+
+
+def misfit(memory: Memory, gpu: Gpu) -> str | None:
+    """Why it does not fit, None where it does."""
+    if memory.total > gpu.usable_memory:
+        return f"memory: the worst stage takes more than the {gpu.usable_memory / 1e9:.0f} GB of a GPU that are free for it"
+    if memory.host_optimizer * GPUS_PER_NODE > USABLE_HOST_MEMORY:
+        return f"memory: optimizer states take more than the {USABLE_HOST_MEMORY / 1e9:.0f} GB of a node that are free for them"
+    return None
+
+
+def _layouts(start: TrainerSection, gpus: int, num_layers: int) -> Iterator[TrainerSection]:
+    """Tensor parallelism stays inside a node; experts are whole or split over as many ranks as TP."""
+    for tp, pp, vpp in product(_divisors(gpus, GPUS_PER_NODE), _divisors(gpus, MOST_STAGES), CHUNKS):
+        if gpus % (tp * pp) or (vpp > 1 and (pp == 1 or pp * vpp > num_layers)):
+            continue
+        ranks = gpus // pp
+        for cp, ep, etp in product(_divisors(ranks // tp), _divisors(ranks), sorted({1, tp})):
+            if ranks // ep % etp:
+                continue
+            sizes = {"tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "ep": ep, "etp": etp, "dp": ranks // (tp * cp)}
+            yield start.model_copy(update=sizes)
+
+
+def _divisors(number: int, most: int | None = None) -> list[int]:
+    return [size for size in range(1, min(number, most or number) + 1) if number % size == 0]
