@@ -19,11 +19,11 @@ from gagar_mcore.models.config import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """provider: Megatron's choice of linear layers, norms and experts."""
+    """provider: Megatron's choice of linear layers, norms and experts. fused: of Transformer Engine, with grouped experts."""
 
     provider: Any
     core_attention: type
-    grouped_experts: bool
+    fused: bool
 
     @property
     def norm(self) -> Any:
@@ -51,9 +51,7 @@ class Backend:
         )
 
     def _experts(self, model: ModelConfig) -> ModuleSpec:
-        return get_moe_module_spec_for_backend(
-            self.provider, num_experts=model.num_experts, moe_grouped_gemm=self.grouped_experts
-        )
+        return get_moe_module_spec_for_backend(self.provider, num_experts=model.num_experts, moe_grouped_gemm=self.fused)
 
     def _dense(self) -> ModuleSpec:
         fc1, fc2 = self.provider.column_parallel_linear(), self.provider.row_parallel_linear()
@@ -61,7 +59,7 @@ class Backend:
 
 
 def local_backend() -> Backend:
-    return Backend(LocalSpecProvider(), PackedCoreAttention, grouped_experts=False)
+    return Backend(LocalSpecProvider(), PackedCoreAttention, fused=False)
 
 
 def transformer_engine_backend() -> Backend:
@@ -70,7 +68,7 @@ def transformer_engine_backend() -> Backend:
 
     from gagar_mcore.models.transformer_engine import TECoreAttention
 
-    return Backend(TESpecProvider(), TECoreAttention, grouped_experts=True)
+    return Backend(TESpecProvider(), TECoreAttention, fused=True)
 
 
 def has_transformer_engine() -> bool:

@@ -13,7 +13,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from gagar_mcore.models.backends import best_backend, has_transformer_engine
+from gagar_mcore.models.backends import Backend
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.mtp import MtpBlock
 
@@ -52,10 +52,10 @@ class Execution:
         return torch.bfloat16 if self.precision == "bf16" else torch.float32
 
 
-def transformer_config(model: ModelConfig, parallelism: Parallelism, execution: Execution) -> TransformerConfig:
+def transformer_config(model: ModelConfig, parallelism: Parallelism, execution: Execution, backend: Backend) -> TransformerConfig:
     """Losses are sums, so gradients are summed over ranks and micro-batches, never averaged. Raises ValueError where `execution`
-    needs Transformer Engine and there is none."""
-    fused = has_transformer_engine()
+    needs Transformer Engine and `backend` is another."""
+    fused = backend.fused
     if execution.fp8 != "none" and not fused:
         raise ValueError("trainer.fp8: needs Transformer Engine and a GPU; install gagar-mcore[gpu] or set trainer.fp8=none")
     return TransformerConfig(
@@ -147,13 +147,12 @@ class PolicyModel(GPTModel):
         return hidden_states
 
 
-def build_model(model: ModelConfig, config: TransformerConfig, chunk: int = 0) -> PolicyModel:
+def build_model(model: ModelConfig, config: TransformerConfig, backend: Backend, chunk: int = 0) -> PolicyModel:
     """The local shard of the model, weights not yet set; where pipeline stages interleave, part `chunk` of this rank's. Its
     forward pass takes tokens `[1, T]` with `packed_seq_params=packed_sequences(...)` and returns hidden states `[T, 1, hidden]`,
     of which a rank holds `T / TP` under sequence parallelism."""
     chunks = config.virtual_pipeline_model_parallel_size or 1
     rank = parallel_state.get_pipeline_model_parallel_rank()
-    backend = best_backend()
     layers = [backend.layer_spec(model, model.moe_layers[layer]) for layer in _local_layers(config, rank, chunk)]
     spec = TransformerBlockSubmodules(layer_specs=layers, layer_norm=backend.norm)
     gpt = PolicyModel(

@@ -1,5 +1,6 @@
 """Which Megatron parameter is made of which tensors of a Hugging Face checkpoint, in both families."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ class LayerNames:
 
 
 MTP_PRE_MLP_NORM = "pre_mlp_layernorm"
+GROUPED_EXPERT = re.compile(r"experts\.(linear_fc[12])\.weight(\d+)$")
 MTP_NORMS = ("enorm", "hnorm", "final_layernorm")
 
 
@@ -42,6 +44,11 @@ def layer_names(model: ModelConfig) -> Iterator[LayerNames]:
     for depth in range(model.mtp_layers):
         theirs = f"mtp.layers.{depth}.transformer_layer"
         yield LayerNames(model.num_layers + depth, theirs, f"model.mtp.layers.{depth}", MTP_PRE_MLP_NORM)
+
+
+def rule_name(name: str) -> str:
+    """Grouped experts hold the weights of all of a rank's in one module; rules name each as a module of its own."""
+    return GROUPED_EXPERT.sub(r"experts.local_experts.\2.\1.weight", name)
 
 
 def weight_rules(model: ModelConfig) -> Iterator[Rule]:

@@ -11,6 +11,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
 from gagar_mcore.config.learning import TrainerSection
+from gagar_mcore.models.backends import Backend, best_backend
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.megatron import Execution, Parallelism, build_model, transformer_config
 from gagar_mcore.trainer.adam import CompactAdamW
@@ -28,13 +29,17 @@ class Policy:
     optimizer: Any
 
 
-def build_policy(model: ModelConfig, trainer: TrainerSection, router_bias_update_rate: float = 0.0) -> Policy:
-    """Weights are not yet set. `freeze_router` keeps router weights and selection bias as they are loaded."""
+def build_policy(
+    model: ModelConfig, trainer: TrainerSection, router_bias_update_rate: float = 0.0, backend: Backend | None = None
+) -> Policy:
+    """Weights are not yet set. `freeze_router` keeps router weights and selection bias as they are loaded. backend: the best
+    that can run here where it is None."""
     model_parallel_cuda_manual_seed(0)  # nothing draws from it (no dropout, no random initialisation), but it must exist
     bias_rate = 0.0 if trainer.freeze_router else router_bias_update_rate
+    backend = backend or best_backend()
     execution = Execution(trainer.precision, trainer.fp8, trainer.recompute, bias_rate)
-    config = transformer_config(model, parallelism(trainer, model), execution)
-    chunks = tuple(build_chunk(model, config, chunk, trainer.freeze_router) for chunk in range(trainer.vpp))
+    config = transformer_config(model, parallelism(trainer, model), execution, backend)
+    chunks = tuple(build_chunk(model, config, backend, chunk, trainer.freeze_router) for chunk in range(trainer.vpp))
     ddp_config = DistributedDataParallelConfig(
         use_distributed_optimizer=True, grad_reduce_in_fp32=trainer.gradient_dtype == "fp32"
     )
@@ -54,8 +59,8 @@ def parallelism(trainer: TrainerSection, model: ModelConfig) -> Parallelism:
     return Parallelism(tp=trainer.tp, ep=trainer.ep, etp=trainer.etp, cp=trainer.cp, pp=trainer.pp, stages=stages)
 
 
-def build_chunk(model: ModelConfig, config: Any, chunk: int, freeze_router: bool) -> Any:
-    gpt = to_precision(build_model(model, config, chunk), config.params_dtype)
+def build_chunk(model: ModelConfig, config: Any, backend: Backend, chunk: int, freeze_router: bool) -> Any:
+    gpt = to_precision(build_model(model, config, backend, chunk), config.params_dtype)
     if torch.cuda.is_available():
         gpt.cuda()
     if freeze_router:

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from gagar_mcore.models.config import ModelConfig
-from gagar_mcore.models.weight_map import Rule, tensor_shapes, weight_rules
+from gagar_mcore.models.weight_map import Rule, rule_name, tensor_shapes, weight_rules
 from gagar_mcore.weights.files import TensorReader
 
 
@@ -61,14 +62,14 @@ def local_tensors(chunks: Iterable[torch.nn.Module]) -> dict[str, Tensor]:
     return {name: tensor for chunk in chunks for name, tensor in _named_tensors(chunk)}
 
 
-def _named_tensors(chunk: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+def _named_tensors(chunk: Any) -> Iterator[tuple[str, Tensor]]:
     layers = [layer.layer_number - 1 for layer in chunk.decoder.layers]
     for name, tensor in chain(chunk.named_parameters(), chunk.named_buffers()):
         if name.startswith("decoder.layers."):
             _, _, number, rest = name.split(".", 3)
             name = f"decoder.layers.{layers[int(number)]}.{rest}"
         if not name.endswith("local_tokens_per_expert"):
-            yield name, tensor
+            yield rule_name(name), tensor
 
 
 def _place(rule: Rule, model: ModelConfig) -> tuple[int | None, str]:
