@@ -21,6 +21,12 @@ app.add_typer(config_app, name="config")
 app.add_typer(bench_app, name="bench")
 
 
+class GpuKind(StrEnum):
+    h100 = "h100"
+    h200 = "h200"
+    b200 = "b200"
+
+
 class Method(StrEnum):
     gagar = "gagar"
     grpo = "grpo"
@@ -82,6 +88,28 @@ def sft(recipe: RecipeName, overrides: Overrides = None) -> None:
 
     with one_line_errors():
         run_sft(recipe, overrides or [])
+
+
+@app.command()
+def plan(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's path or name, or the name of a model preset.")],
+    overrides: Overrides = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="How many GPUs; else as many as the recipe has ranks.")] = None,
+    gpu: Annotated[GpuKind | None, typer.Option(help="Which GPU; else the recipe's cluster.gpu, else h200.")] = None,
+    context: Annotated[int | None, typer.Option(min=1, help="Tokens of every sequence.")] = None,
+    mean_stage: Annotated[
+        bool, typer.Option("--mean-stage", help="The mean pipeline stage, full logits, equal load: as published tables count.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As data, in bytes and seconds.")] = False,
+) -> None:
+    """Memory, communication and layouts of a recipe, without a GPU; exit code 1 where it does not fit."""
+    from gagar_mcore.plan.command import plan_recipe
+
+    with one_line_errors():
+        fits = plan_recipe(
+            recipe, overrides or [], gpus=gpus, gpu=gpu and gpu.value, context=context, mean=mean_stage, as_json=as_json
+        )
+        raise typer.Exit(0 if fits else 1)
 
 
 @app.command()

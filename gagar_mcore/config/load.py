@@ -37,9 +37,14 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     data = _parse(_text(path), str(path))
     if not isinstance(data, dict):
         raise RecipeError(f"{path}: a recipe is a mapping of sections")
+    return build_recipe(data, overrides, str(path))
+
+
+def build_recipe(data: dict[str, Any], overrides: Sequence[str], where: str) -> Recipe:
+    """Validate the fields of a recipe that `where` gave, which changes `data`. Raises RecipeError."""
     for override in overrides:
         _apply(data, override)
-    return _validate(Recipe, data, str(path))
+    return _validate(Recipe, data, where)
 
 
 def load_method(settings: Sequence[str]) -> MethodSection:

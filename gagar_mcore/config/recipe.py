@@ -1,6 +1,7 @@
 """The recipe of one run."""
 
 from gagar_mcore.config.base import Section
+from gagar_mcore.config.cluster import ClusterSection
 from gagar_mcore.config.learning import (
     GradingSection,
     MethodSection,
@@ -23,6 +24,7 @@ class Recipe(Section):
     seed: int = 17
     deterministic: bool = False
     model: ModelSection
+    cluster: ClusterSection = ClusterSection()
     tasks: TasksSection = TasksSection()
     sandbox: SandboxSection = SandboxSection()
     engine: EngineSection = EngineSection()

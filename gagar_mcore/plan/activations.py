@@ -1,4 +1,5 @@
-"""Bytes that activations take on one rank, layer by layer, with fused attention: scores of queries against keys never exist.
+"""Bytes that activations take on one rank, layer by layer, as the Transformer Engine backend keeps them: attention is fused, so
+that scores of queries against keys never exist, and selective recomputation drops norms and the products inside experts.
 
 Counted as Korthikanti et al. 2022 (arxiv.org/abs/2205.05198) count them: tensors that the backward pass reads, in the precision
 of training; split over TP along the sequence between the parallel parts of a layer, along heads or rows inside them."""
@@ -31,10 +32,11 @@ def layer_activations(model: ModelConfig, layout: TrainerSection, work: Workload
     core = tokens * _attention_width(model, layer) / layout.tp * size
     inner = _feed_forward(model, layout, layer, tokens / layout.tp)
     moe, whole = model.is_moe(layer), layout.recompute == "full"
-    kept = inner.inputs + inner.gate_up + (inner.product if layout.recompute == "none" else 0)
+    some = layout.recompute == "selective"  # norms, and products inside experts
+    kept = inner.inputs + inner.gate_up + (0 if some and moe else inner.product)
     at_once = (2 if whole else 1) * (2 * inner.inputs + inner.gate_up + inner.product)  # gradients, and values computed again
     return Activations(
-        kept=stream if whole else 4 * stream + core + kept,
+        kept=stream if whole else (2 if some else 4) * stream + core + kept,
         kept_by_experts=kept if moe and not whole else 0.0,
         attention=(2 if whole else 1) * core + (tokens * model.hidden_size * size if layout.tp > 1 else 0),
         feed_forward=at_once,

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.config import ModelConfig
-from gagar_mcore.models.flops import Recompute, linear_flops, training_flops
+from gagar_mcore.models.flops import linear_flops, training_flops
 from gagar_mcore.plan.communication import step_communication
 from gagar_mcore.plan.gpus import (
     COMPUTE_EFFICIENCY,
@@ -45,7 +45,12 @@ def step_cost(model: ModelConfig, layout: TrainerSection, work: Workload, gpu: G
     """The bubble is (pp - 1) / (vpp m) of the time of m micro-batches (Narayanan et al. 2021, arxiv.org/abs/2104.04473)."""
     sent = step_communication(model, layout, work)
     tp, cp, etp = layout.tp, layout.cp, layout.etp
-    compute = _flops(model, work.context, layout.recompute) * work.sequences / layout.world_size * _pipeline_skew(model, layout)
+    compute = (
+        _flops(model, work.context, layout.recompute == "full")
+        * work.sequences
+        / layout.world_size
+        * _pipeline_skew(model, layout)
+    )
     compute /= COMPUTE_EFFICIENCY * gpu.flops
     tensor = _seconds(sent.tensor, gpu, 1, tp) + _seconds(sent.expert_tensor, gpu, 1, etp)
     experts = _seconds(sent.experts, gpu, etp, layout.ep)
@@ -75,8 +80,8 @@ def _seconds(sent: float, gpu: Gpu, apart: int, ranks: int) -> float:
 
 
 @lru_cache
-def _flops(model: ModelConfig, context: int, recompute: Recompute) -> float:
-    return float(training_flops(model, context, recompute))
+def _flops(model: ModelConfig, context: int, again: bool) -> float:
+    return float(training_flops(model, context, "full" if again else "none"))
 
 
 def _pipeline_skew(model: ModelConfig, layout: TrainerSection) -> float:

@@ -69,9 +69,9 @@ def cheapest_fit(model: ModelConfig, layout: TrainerSection, work: Workload, gpu
 def misfit(memory: Memory, gpu: Gpu) -> str | None:
     """Why it does not fit, None where it does."""
     if memory.total > gpu.usable_memory:
-        return f"memory: the worst stage takes more than the {gpu.usable_memory / 1e9:.0f} GB of a GPU that are free for it"
+        return f"memory: more than the {gpu.usable_memory / 1e9:.0f} GB of a GPU that are free for it"
     if memory.host_optimizer * GPUS_PER_NODE > USABLE_HOST_MEMORY:
-        return f"memory: optimizer states take more than the {USABLE_HOST_MEMORY / 1e9:.0f} GB of a node that are free for them"
+        return f"memory: optimizer states of more than the {USABLE_HOST_MEMORY / 1e9:.0f} GB of a node that are free for them"
     return None
 
 

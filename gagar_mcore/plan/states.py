@@ -16,14 +16,16 @@ class States:
 
 def training_states(count: ParameterCount, layout: TrainerSection) -> States:
     """Weights in the recipe's precision and a gradient for each that trains. Adam's state, fp32 master weights (where weights are
-    not fp32 themselves) and two moments, is split over the ranks that hold the same weights."""
+    not fp32 themselves) and two moments, is split over the ranks that hold the same weights, and so is the fp32 copy of bf16
+    gradients that an update reads."""
     dense, experts = trained_parameters(count, layout)
     master = 4 if layout.precision == "bf16" else 0
+    summed = 4 if layout.gradient_dtype == "bf16" and not layout.offload_optimizer else 0
     moments = 2 * (2 if layout.optimizer.state_dtype == "bf16" else 4)
     return States(
         weights=value_bytes(layout) * (count.model + count.mtp),
         gradients=gradient_bytes(layout) * (dense + experts),
-        optimizer=(master + moments) * (dense / dense_replicas(layout) + experts / expert_replicas(layout)),
+        optimizer=(master + moments + summed) * (dense / dense_replicas(layout) + experts / expert_replicas(layout)),
     )
 
 
@@ -34,7 +36,7 @@ def trained_parameters(count: ParameterCount, layout: TrainerSection) -> tuple[i
 
 
 def gradient_bytes(layout: TrainerSection) -> int:
-    return 2 if layout.precision == layout.gradient_dtype == "bf16" else 4
+    return 2 if layout.gradient_dtype == "bf16" else 4
 
 
 def dense_replicas(layout: TrainerSection) -> int:
