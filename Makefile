@@ -14,7 +14,7 @@ on_top_of_venv = @echo "import site; site.addsitedir('$$($(RUN) -c '$(SITE)')')"
 SMOKE_OUTPUT ?= runs/smoke
 SMOKE_ARGS ?=
 
-.PHONY: smoke test test-verl test-mcore019 lint wheel clean
+.PHONY: smoke test test-layouts test-verl test-mcore019 lint wheel clean
 
 smoke: $(VENV)/.installed
 	@rm -rf "$(SMOKE_OUTPUT)"
@@ -22,6 +22,10 @@ smoke: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	$(RUN) -m pytest
+
+# Every parallel layout that up to eight processes can have; `make test` runs some of them.
+test-layouts: $(VENV)/.installed-dev
+	$(RUN) -m pytest -m layouts tests/trainer
 
 # The tests that need verl, which wants another transformers than we do: an environment of its own on top of .venv.
 test-verl: $(VERL)/.installed

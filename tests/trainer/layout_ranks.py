@@ -29,7 +29,7 @@ from gagar_mcore.trainer.layout import check_layout
 from gagar_mcore.trainer.rank import build_groups, join, prepare
 
 STEPS = 3
-SEQUENCES = 8
+SEQUENCES = 6
 SIZES = {"vocab_size": 512, "hidden_size": 64, "ffn_size": 128, "moe_ffn_size": 32, "num_experts": 8, "top_k": 2}
 MODELS = {
     "mimo_v2": replace(preset("tiny"), num_heads=8, kv_heads=4, sliding_kv_heads=8, head_dim=16, v_head_dim=12, **SIZES),
