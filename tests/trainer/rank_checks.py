@@ -1,10 +1,12 @@
-"""Runs on ranks: `rank_checks.py ROOT JOB...`. A job is a layout `tp,ep,dp` to compute the same batches in, or `losses`, `sft`
-or `train`.
+"""Runs on ranks: `rank_checks.py ROOT JOB...`. A job is a layout `tp,ep,dp` to compute the same batches in, or `losses`,
+`memory`, `sft` or `train`.
 
 ROOT holds `checkpoint`, `layouts` (rank 0 writes what each layout computed there), `data` to fine-tune on and `run`."""
 
 import os
 import sys
+import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
@@ -49,6 +51,9 @@ def main() -> None:
             continue
         if job == "losses":
             keep(every_loss(root), root / "layouts" / f"losses-{dist.get_world_size()}.pt")
+            continue
+        if job == "memory":
+            keep(in_memory(root), root / "layouts" / f"memory-{dist.get_world_size()}.pt")
             continue
         tp, ep, dp = map(int, job.split(","))
         trainer = TrainerSection(tp=tp, ep=ep, dp=dp, freeze_router=False)
@@ -105,6 +110,30 @@ def every_loss(root: Path) -> dict[str, Any]:
         name: {budget: three_steps(loaded_policy(root / "checkpoint", recipe), recipe, budget) for budget in BUDGETS[ranks]}
         for name, recipe in recipes.items()
     }
+
+
+def in_memory(root: Path) -> dict[str, Any]:
+    """Of each micro-batch on the first stage of a pipeline of all ranks: how many there are once it is built, itself included."""
+    from gagar_mcore.trainer.parts import Parts
+    from gagar_mcore.trainer.policy import part_loss
+    from gagar_mcore.trainer.update import accumulate_gradients
+
+    stages = int(os.environ["WORLD_SIZE"])
+    recipe = load_recipe(str(root / "run" / "recipe.yaml"), ["trainer.tp=1", "trainer.ep=1", f"trainer.pp={stages}"])
+    change_layout(recipe.trainer)
+    policy = loaded_policy(root / "checkpoint", recipe)
+    parts = parts_of(random_batch(0), with_budget(recipe.trainer, 70), policy)
+    built: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    def build(indices: Sequence[int]) -> Any:
+        part = parts.build(indices)
+        built.append(weakref.ref(part.packed_tokens.tokens))
+        alive.append(sum(tokens() is not None for tokens in built))
+        return part
+
+    accumulate_gradients(policy, Parts(parts.groups, build), partial(part_loss, recipe.trainer.loss, None))
+    return {"alive": alive}
 
 
 def refusals(policy: Any, recipe: Recipe) -> dict[str, Any]:
