@@ -35,6 +35,7 @@ def from_hf(data: dict[str, Any]) -> ModelConfig:
     return family.read(data)
 
 
-def to_hf(config: ModelConfig) -> dict[str, Any]:
-    """The contents of `config.json`."""
-    return FAMILIES[config.family].write(config)
+def to_hf(config: ModelConfig, published: bool = False) -> dict[str, Any]:
+    """The contents of `config.json`: as transformers spells it where it can express the model, or as the checkpoints do that
+    were published."""
+    return FAMILIES[config.family].write(config, published)

@@ -50,9 +50,9 @@ def read(data: dict[str, Any]) -> ModelConfig:
     )
 
 
-def write(config: ModelConfig) -> dict[str, Any]:
-    """As transformers spells it where it can express the model, else as published."""
-    transformers = config.sliding_kv_heads == 2 * config.kv_heads
+def write(config: ModelConfig, published: bool) -> dict[str, Any]:
+    """As transformers spells it where it can express the model, else, or where `published` is asked for, as published."""
+    transformers = config.sliding_kv_heads == 2 * config.kv_heads and not published
     return {
         **(_to_transformers(config) if transformers else _to_published(config)),
         "dtype": "float32",

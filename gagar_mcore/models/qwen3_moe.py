@@ -50,7 +50,8 @@ def read(data: dict[str, Any]) -> ModelConfig:
     )
 
 
-def write(config: ModelConfig) -> dict[str, Any]:
+def write(config: ModelConfig, published: bool) -> dict[str, Any]:
+    """It is published as transformers spells it."""
     return {
         "architectures": ["Qwen3MoeForCausalLM"],
         "model_type": "qwen3_moe",

@@ -1,37 +1,97 @@
 """Checkpoint directories in Hugging Face format."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from gagar_mcore.records.store import MANIFEST
 
+INDEX = "model.safetensors.index.json"
 TensorReader = Callable[[str], Tensor]
 
 
-def open_tensors(directory: Path) -> TensorReader:
-    """A function that reads one tensor by name from the safetensors files of `directory`.
-    Raises ValueError where there are none, or where a name is asked for that none of them holds."""
-    files = [safe_open(path, framework="pt") for path in sorted(directory.glob("*.safetensors"))]
-    if not files:
-        raise ValueError(f"{directory}: holds no safetensors file")
-    home = {name: file for file in files for name in file.keys()}  # noqa: SIM118  (not a mapping)
+class TensorFiles:
+    """The tensors of a directory's safetensors files by name; nothing is in memory but what a call has returned."""
 
-    def read(name: str) -> Tensor:
-        if name not in home:
-            raise ValueError(f"{directory}: holds no tensor {name}; its config.json describes another model")
-        tensor: Tensor = home[name].get_tensor(name)
+    def __init__(self, directory: Path) -> None:
+        """Raises ValueError where there are none, where the index names one that is not there, or where one is damaged."""
+        self.directory = directory
+        self._files = {path.name: _open(path) for path in sorted(directory.glob("*.safetensors"))}
+        if not self._files:
+            raise ValueError(f"{directory}: holds no safetensors file")
+        self._home = {tensor: name for name, file in self._files.items() for tensor in file.keys()}  # noqa: SIM118  (no mapping)
+        self._check_index(directory / INDEX)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._home
+
+    @property
+    def names(self) -> set[str]:
+        return set(self._home)
+
+    def place(self, name: str) -> str:
+        """File and name of a tensor, for messages."""
+        return f"{self.directory / self._home[name]}: {name}"
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._slice(name).get_shape())
+
+    def dtype(self, name: str) -> str:
+        """As safetensors writes it: F32, BF16, F8_E4M3, U8."""
+        dtype: str = self._slice(name).get_dtype()
+        return dtype
+
+    def read(self, name: str) -> Tensor:
+        """Raises ValueError where no file holds the tensor."""
+        tensor: Tensor = self._file(name).get_tensor(name)
         return tensor
 
-    return read
+    def read_rows(self, name: str, start: int, stop: int) -> Tensor:
+        """Rows `start` to `stop` of a tensor, without reading the others."""
+        rows: Tensor = self._slice(name)[start:stop]
+        return rows
+
+    def _file(self, name: str) -> Any:
+        if name not in self._home:
+            raise ValueError(f"{self.directory}: holds no tensor {name}; its config.json describes another model")
+        return self._files[self._home[name]]
+
+    def _slice(self, name: str) -> Any:
+        return self._file(name).get_slice(name)
+
+    def _check_index(self, path: Path) -> None:
+        if not path.is_file():
+            return
+        for tensor, file in json.loads(path.read_text())["weight_map"].items():
+            if self._home.get(tensor) != file:
+                raise ValueError(f"{path}: names {tensor} in {file}, which is not there; fetch the checkpoint again")
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise ValueError(f"{path}: damaged ({error}); fetch the file again") from error
+
+
+def open_tensors(directory: Path) -> TensorReader:
+    """A function that reads one tensor by name, as it is stored, from the safetensors files of `directory`.
+    Raises ValueError where there are none, or where a name is asked for that none of them holds."""
+    return TensorFiles(directory).read
 
 
 def write_checkpoint(tensors: Iterable[tuple[str, Tensor]], companions: Mapping[str, bytes], directory: Path) -> None:
     """One `model.safetensors` and the companions beside it; equal content gives equal bytes."""
     save_file({name: tensor.contiguous() for name, tensor in tensors}, directory / "model.safetensors", metadata={"format": "pt"})
+    write_companions(companions, directory)
+
+
+def write_companions(companions: Mapping[str, bytes], directory: Path) -> None:
     for name, content in companions.items():
         (directory / name).write_bytes(content)
 

@@ -33,9 +33,10 @@ def dequantize(values: Tensor, scales: Tensor, first_row: int = 0) -> Tensor:
 
 
 def quantize(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Values `[R, C]` e4m3 and scales `[blocks(R), blocks(C)]` float32 of `weights` `[R, C]`; the largest entry of a block becomes
-    448. What `dequantize` gave from blocks that reach 448 comes back to the bit. Any other entry w of a block with scale s comes
-    back within half the distance of neighbouring values, `max(|w| / 16, s / 1024)`. Raises ValueError for one not finite."""
+    """Values `[R, C]` e4m3 and scales `[blocks(R), blocks(C)]` float32 of `weights` `[R, C]`; the largest entry of a block
+    becomes 448. What `dequantize` gave from blocks that reach 448 comes back to the bit. Any other entry w of a block with
+    scale s comes back within half the distance of neighbouring values, `max(|w| / 16, s / 1024)`. Raises ValueError for one
+    that is not finite."""
     rows, columns = weights.shape
     tall, wide = scale_shape(rows, columns)
     padded = pad(weights.float(), (0, wide * BLOCK - columns, 0, tall * BLOCK - rows)).view(tall, BLOCK, wide, BLOCK)

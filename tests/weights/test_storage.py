@@ -1,0 +1,168 @@
+import json
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+from handmade import EXPERTS, Maker
+from safetensors.torch import load_file
+from transformers import AutoConfig
+
+from gagar_mcore.models.huggingface import from_hf
+from gagar_mcore.models.init import random_tensors
+from gagar_mcore.models.presets import preset
+from gagar_mcore.weights.codecs import TensorSpec
+from gagar_mcore.weights.published import open_checkpoint
+from gagar_mcore.weights.storage import Storage, checkpoint_bytes
+from gagar_mcore.weights.stream import plan_files, shard_name, write_files, write_index
+
+
+def write(storage: Storage, read, directory: Path, max_bytes: int = 1 << 20) -> Path:
+    """All files of a checkpoint, from one process."""
+    plan = plan_files((storage.specs(unit) for unit in storage.units()), max_bytes)
+    files = {shard_name(number, len(plan)): specs for number, specs in enumerate(plan, start=1)}
+    encoded = (storage.encode({name: read(name) for name in unit}).items() for unit in storage.units())
+    write_files({directory / name: specs for name, specs in files.items()}, chain.from_iterable(encoded))
+    write_index(files, directory)
+    return directory
+
+
+def stored_tensors(directory: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor for path in directory.glob("*.safetensors") for name, tensor in load_file(path).items()}
+
+
+CASES = [
+    pytest.param(Maker(2, 4, fused=True, mxfp4=True, mtp_layers=1), "mxfp4", "fused", id="flash"),
+    pytest.param(Maker(2, 4, fused=False, mxfp4=False), "fp8", "split", id="first flash"),
+    pytest.param(Maker(2, 2, fused=True, mxfp4=False), "fp8", "fused", id="pro"),
+]
+
+
+@pytest.mark.parametrize(("maker", "format", "naming"), CASES)
+def test_a_published_checkpoint_is_written_again_as_it_was(maker, format, naming, tmp_path):
+    made = maker.make()
+    checkpoint = made.save(tmp_path / "published")
+    model = replace(from_hf(made.config), mtp_layers=maker.mtp_layers)
+    (tmp_path / "again").mkdir()
+    again = stored_tensors(write(Storage(model, format, naming), open_checkpoint(checkpoint), tmp_path / "again"))
+
+    assert again.keys() == made.stored.keys()
+    for name, expected in made.stored.items():
+        assert again[name].dtype == expected.dtype, name
+        assert torch.equal(again[name].view(torch.uint8), expected.view(torch.uint8)), name
+
+
+def test_every_format_and_naming_is_read_back_within_its_bounds(tmp_path):
+    model = replace(from_hf(Maker(2, 4, fused=True, mxfp4=True).made.config), mtp_layers=1)
+    read = random_tensors(model, seed=3)
+    for format in ("fp32", "bf16", "fp8", "mxfp4"):
+        for naming in ("split", "fused"):
+            storage, directory = Storage(model, format, naming), tmp_path / f"{format}-{naming}"
+            directory.mkdir()
+            write(storage, read, directory)
+            (directory / "config.json").write_text(json.dumps(storage.config({})))
+            again = open_checkpoint(directory)
+            for unit in storage.units():
+                for name in unit:
+                    assert_near(again(name), read(name), format, name)
+
+
+def assert_near(found: torch.Tensor, weights: torch.Tensor, format: str, name: str) -> None:
+    if format == "fp32":
+        assert torch.equal(found, weights), name
+        return
+    error, largest = (found.float() - weights).abs(), weights.abs().amax(-1, keepdim=True)
+    if format == "mxfp4" and ".experts." in name:
+        assert (error <= largest / 5).all(), name
+    elif format != "bf16" and found.dtype == torch.float32 and "bias" not in name:
+        assert (error <= torch.maximum(weights.abs() / 16, weights.abs().max() / 448 / 1024)).all(), name
+    else:
+        assert torch.equal(found, weights.to(found.dtype)), name
+
+
+def test_only_the_kinds_of_weights_that_are_published_so_are_quantised():
+    model = replace(from_hf(Maker(2, 4, fused=True, mxfp4=True).made.config), mtp_layers=1)
+    storage = Storage(model, "mxfp4", "fused")
+    dtypes = {spec.name: spec.dtype for unit in storage.units() for spec in storage.specs(unit)}
+
+    def among(dtype: torch.dtype) -> set[str]:
+        return {name.split(".", 3)[-1] for name, of in dtypes.items() if of == dtype}
+
+    assert among(torch.float8_e4m3fn) == {
+        "self_attn.qkv_proj.weight",
+        "0.self_attn.qkv_proj.weight",
+        *(f"{mtp}mlp.{part}_proj.weight" for part in ("gate", "up", "down") for mtp in ("", "0.")),
+    }
+    experts = [f"mlp.experts.{j}.{part}_proj.weight" for j in range(EXPERTS) for part in ("gate", "up", "down")]
+    assert among(torch.uint8) == {*experts, *(f"{name}_scale" for name in experts)}
+    plain = storage.config({})["quantization_config"]["ignored_layers"]
+    assert {name for name in plain if "layers.3" in name} == {"model.layers.3.self_attn.o_proj", "model.layers.3.mlp.gate"}
+    assert {"lm_head", "model.mtp.layers.0.eh_proj"} <= set(plain)
+
+
+def test_split_checkpoints_are_configured_as_transformers_reads_them_and_keep_what_else_was_told():
+    made = Maker(2, 4, fused=True, mxfp4=True).made
+    model = from_hf(made.config)
+    config = Storage(model, "bf16", "split").config(made.config)
+
+    assert AutoConfig.for_model(**config).model_type == "mimo_v2_flash"
+    assert from_hf(config) == model
+    assert config["bos_token_id"] == 3
+    assert "quantization_config" not in config and "hybrid_layer_pattern" not in config
+    assert from_hf(Storage(model, "mxfp4", "fused").config(config)) == model
+    assert Storage(model, "mxfp4", "fused").config(config)["attention_projection_layout"] == "fused_qkv"
+
+
+@pytest.mark.parametrize(
+    ("name", "format", "gigabytes"),
+    [
+        ("mimo-v2.6-flash", "bf16", 618),
+        ("mimo-v2.6-flash", "fp8", 312),
+        ("mimo-v2.6-flash", "mxfp4", 170),
+        ("mimo-v2.6-pro", "bf16", 2042),
+        ("mimo-v2.6-pro", "fp8", 1031),
+        ("mimo-v2.6-pro", "mxfp4", 561),
+    ],
+)
+def test_the_bytes_of_a_synchronisation_are_those_known(name, format, gigabytes):
+    assert checkpoint_bytes(preset(name), format) / 1e9 == pytest.approx(gigabytes, rel=0.01)
+
+
+def test_the_announced_bytes_are_those_written(tmp_path):
+    model = preset("tiny")
+    storage = Storage(model, "fp8", "fused")
+    write(storage, random_tensors(model, seed=1), tmp_path, max_bytes=200_000)
+
+    sizes = [path.stat().st_size for path in sorted(tmp_path.glob("*.safetensors"))]
+    assert len(sizes) > 3
+    assert sum(tensor.nbytes for tensor in stored_tensors(tmp_path).values()) == checkpoint_bytes(model, "fp8")
+    assert max(sizes) < 200_000 + 20_000  # and the header
+
+
+def test_units_larger_than_a_file_get_one_of_their_own():
+    specs = [[TensorSpec(name, (size,), torch.uint8)] for name, size in (("a", 5), ("b", 40), ("c", 6), ("d", 4), ("e", 1))]
+
+    assert [[spec.name for spec in file] for file in plan_files(specs, 10)] == [["a"], ["b"], ["c", "d"], ["e"]]
+
+
+def test_a_file_holds_what_was_announced_or_is_an_error(tmp_path):
+    announced = [TensorSpec("a", (2,), torch.float32)]
+    for tensors, message in (
+        ([("b", torch.ones(2))], "name='b'"),
+        ([("a", torch.ones(3))], r"shape=\(3,\)"),
+        ([], "nothing"),
+        ([("a", torch.ones(2)), ("c", torch.ones(1))], "c: was not announced"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            write_files({tmp_path / "x.safetensors": announced}, iter(tensors))
+
+
+def test_what_cannot_be_stored_so_is_refused():
+    qwen, tiny = preset("qwen3-30b-a3b"), preset("tiny")
+    with pytest.raises(ValueError, match="naming: checkpoints of qwen3_moe"):
+        Storage(qwen, "fp8", "fused")
+    with pytest.raises(ValueError, match="multiples of 32"):
+        Storage(replace(tiny, moe_ffn_size=48), "mxfp4")
+    with pytest.raises(ValueError, match=r"experts\.0\.up_proj\.weight: an entry is not finite"):
+        Storage(tiny, "fp8").encode({"model.layers.1.mlp.experts.0.up_proj.weight": torch.full((64, 128), torch.nan)})
