@@ -8,12 +8,13 @@ from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import initial_checkpoint
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.huggingface import read_config
+from gagar_mcore.plan.fit import check_fit
 from gagar_mcore.tasks.source import harbor_tasks
 from gagar_mcore.trainer.layout import check_layout
 
 
 def preflight(recipe: Recipe) -> ModelConfig:
-    """The model's configuration, once recipe, checkpoint, layout and tasks fit together. Raises RecipeError, TaskError."""
+    """The model's configuration, once recipe, checkpoint, layout, machine and tasks agree. Raises RecipeError, TaskError."""
     directory = initial_checkpoint(recipe)
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         if not (directory / name).is_file():
@@ -24,6 +25,7 @@ def preflight(recipe: Recipe) -> ModelConfig:
         Renderer.load(directory)
     except ValueError as error:
         raise RecipeError(str(error)) from error
+    check_fit(recipe, model)
     _check_rollout(recipe, model)
     if recipe.tasks.source == "harbor":
         _check_tasks(recipe)

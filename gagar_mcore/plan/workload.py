@@ -19,8 +19,10 @@ class Workload:
         return self.sequences * self.context
 
     def tokens_at_once(self, layout: TrainerSection) -> int:
-        """Tokens of a micro-batch on one rank: its budget, or a whole sequence's part where that is longer."""
-        return max(layout.tokens_per_microbatch, ceil(self.context / layout.cp))
+        """Tokens of a micro-batch on one rank: its budget, as far as the step has so many, or a whole sequence's part where that
+        is longer."""
+        a_sequence = ceil(self.context / layout.cp)
+        return max(min(layout.tokens_per_microbatch, a_sequence * ceil(self.sequences / layout.dp)), a_sequence)
 
     def microbatches(self, layout: TrainerSection) -> int:
         """Of one data-parallel rank in a step."""

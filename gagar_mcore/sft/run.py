@@ -16,6 +16,7 @@ from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed, log_tail, 
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.huggingface import read_config
 from gagar_mcore.models.presets import PRESETS, preset
+from gagar_mcore.plan.fit import check_fit
 from gagar_mcore.records.store import publish_directory
 from gagar_mcore.sft.build import fill_sft_data, write_random_start
 from gagar_mcore.sft.data import KIND
@@ -44,6 +45,7 @@ def _check_layout(recipe: Recipe) -> None:
     try:
         model = fresh_model(recipe) if recipe.model.init == "random" else read_config(initial_checkpoint(recipe))
         check_layout(recipe.trainer, model)
+        check_fit(recipe, model)
     except ValueError as error:
         raise RecipeError(str(error)) from error
 

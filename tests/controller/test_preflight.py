@@ -1,5 +1,6 @@
 """Mistakes that show only in the files which a recipe names."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from gagar_mcore.config.load import RecipeError, load_recipe
 from gagar_mcore.config.shipped import shipped_checkpoint
 from gagar_mcore.controller.preflight import preflight
+from gagar_mcore.models.huggingface import to_hf
+from gagar_mcore.models.presets import preset
 from gagar_mcore.tasks.generate import generate_task
 from gagar_mcore.tasks.task import TaskError
 from gagar_mcore.tasks.write import write_task
@@ -20,6 +23,51 @@ def test_a_checkpoint_without_a_fit_tokenizer_is_refused(tmp_path: Path) -> None
     (tmp_path / "model" / "tokenizer.json").write_text("{}")
     with pytest.raises(RecipeError, match=r"tokenizer\.json"):
         preflight(load_recipe("tiny", [f"model.init={tmp_path / 'model'}"]))
+
+
+def checkpoint_of(name: str, directory: Path) -> Path:
+    """A directory that says it holds the preset `name`, whose weights are those of the tiny model."""
+    shipped = shipped_checkpoint("tiny-mimo-v2")
+    assert shipped is not None
+    shutil.copytree(shipped, directory)
+    (directory / "config.json").write_text(json.dumps(to_hf(preset(name))))
+    return directory
+
+
+def test_a_model_that_the_machine_cannot_hold_is_refused_with_the_figures(tmp_path: Path, monkeypatch) -> None:
+    pro = checkpoint_of("mimo-v2.6-pro", tmp_path / "pro")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(RecipeError, match=r"cannot fit.* GB of weights.*machine has") as error:
+        preflight(load_recipe("tiny", [f"model.init={pro}"]))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "layout", "message"),
+    [
+        ("h200", [], None),
+        ("h100", [], None),
+        ("h100", ["trainer.ep=16"], r"a rank of pipeline stage \d takes 1\d\d\.\d GB.*one h100 .*trainer.offload_optimizer=true"),
+        ("h100", ["trainer.ep=16", "trainer.offload_optimizer=true"], None),
+        ("h200", ["trainer.pp=1", "trainer.dp=4"], "trainer: cannot fit"),
+    ],
+)
+def test_a_cluster_decides_by_its_own_gpus(tmp_path: Path, gpu: str, layout: list[str], message: str | None) -> None:
+    pro = checkpoint_of("mimo-v2.6-pro", tmp_path / "pro")
+    sizes = ["tp=8", "pp=8", "cp=4", "ep=32", "precision=bf16", "recompute=full", "tokens_per_microbatch=16384"]
+    fields = [
+        f"model.init={pro}",
+        f"cluster.gpu={gpu}",
+        "rollout.max_context=32768",
+        *(f"trainer.{size}" for size in sizes),
+        *layout,
+    ]
+    recipe = load_recipe("tiny", fields)
+    if message is None:
+        preflight(recipe)
+    else:
+        with pytest.raises(RecipeError, match=message):
+            preflight(recipe)
 
 
 def test_harbor_tasks_are_read_before_anything_starts(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from gagar_mcore.config.load import RecipeError, load_recipe
+from gagar_mcore.models.presets import preset
+from gagar_mcore.plan.activations import LOGITS_CHUNK
+from gagar_mcore.plan.fit import check_fit
+from gagar_mcore.plan.machine import gpu_memory, host_memory
+
+
+def test_a_plan_loads_neither_torch_nor_megatron():
+    code = "import sys, gagar_mcore.plan.command, gagar_mcore.plan.fit; sys.exit(bool({'torch', 'megatron'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_the_chunk_of_logits_is_that_of_the_operator():
+    from gagar_mcore.ops.logprob import GPU_CHUNK
+
+    assert LOGITS_CHUNK == GPU_CHUNK
+
+
+def test_an_empty_list_of_visible_devices_is_no_gpu(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gpu_memory() is None
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-sft"])
+def test_the_tiny_recipes_fit_everywhere(name):
+    check_fit(load_recipe(name), preset("tiny"))
+    for gpu in ("h100", "h200", "b200"):
+        check_fit(load_recipe(name, [f"cluster.gpu={gpu}"]), preset("tiny"))
+
+
+def test_without_a_gpu_what_all_ranks_hold_counts(monkeypatch):
+    """fp32: 16 bytes a parameter on one rank; data-parallel ranks hold 8 more each."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    one, eight = (load_recipe("tiny", ["trainer.tp=1", "trainer.ep=1", f"trainer.dp={dp}"]) for dp in (1, 8))
+    vocabulary = int(host_memory() / (2 * 16 * 128))  # what one rank holds is as large as the machine's memory
+    check_fit(one, replace(preset("tiny"), vocab_size=int(0.9 * vocabulary)))
+    for recipe, share in ((one, 1.1), (eight, 0.3)):
+        with pytest.raises(RecipeError, match="cannot fit"):
+            check_fit(recipe, replace(preset("tiny"), vocab_size=int(share * vocabulary)))
