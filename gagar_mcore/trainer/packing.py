@@ -62,21 +62,20 @@ def plan_microbatches(lengths: Ints, flops: Floats, limits: Limits) -> Packing:
     order = np.lexsort((np.arange(len(lengths)), -lengths))
     positions = limits.padded(lengths)[order]
     capacity = limits.tokens * limits.cp
-    ends = _Ends(_ends(np.minimum(positions, capacity)), _ends(flops[order]))
-    at_once, times, left = capacity * limits.dp * limits.multiple, 0, ends.room[-1]
-    while left or not times:
-        times += max(1, left // at_once, times // COARSENESS)
-        cuts, dealt = _deal(ends, capacity, limits.dp, times * limits.multiple)
-        left = ends.room[-1] - ends.room[dealt]
+    queue = _Queue(_running(np.minimum(positions, capacity)), _running(flops[order]))
+    at_once, times, dealt = capacity * limits.dp * limits.multiple, 0, 0
+    while dealt < len(queue) or not times:
+        times += max(1, (queue.room[-1] - queue.room[dealt]) // at_once, times // COARSENESS)
+        cuts, dealt = _deal(queue, capacity, limits.dp, times * limits.multiple)
     microbatches = [[order[first:last].tolist() for first, last in rank] for rank in cuts]
-    filled = limits.filled(_between(_ends(positions), cuts)).sum()
-    return Packing(microbatches, *_imbalances(_between(ends.flops, cuts)), padding_share=float(1 - lengths.sum() / filled))
+    filled = limits.filled(_between(_running(positions), cuts)).sum()
+    return Packing(microbatches, *_imbalances(_between(queue.flops, cuts)), padding_share=float(1 - lengths.sum() / filled))
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends:
-    """room: positions of the first i sequences, for i from 0 to S, in the order in which they are dealt; one that is longer than
-    a micro-batch counts as long as one. flops: their operations."""
+class _Queue:
+    """Sequences in the order in which they are dealt. room: positions of the first i, for i from 0 to S, one longer than a
+    micro-batch counted as long as one; flops: their operations."""
 
     room: list[int]
     flops: list[float]
@@ -94,29 +93,29 @@ class _Ends:
         return min(end, max(first + 1, bisect_right(self.room, self.room[first] + capacity, first) - 1), len(self))
 
 
-def _deal(ends: _Ends, capacity: int, dp: int, count: int) -> tuple[list[list[tuple[int, int]]], int]:
+def _deal(queue: _Queue, capacity: int, dp: int, count: int) -> tuple[list[list[tuple[int, int]]], int]:
     """`[rank][micro-batch]`, first and last place in the order, and how many sequences that deals out.
 
     The operations left are spread evenly over the micro-batches left, and over ranks by what each lacks to its share of the
     step. A rank takes more in a micro-batch whose longest sequence keeps another busy for longer."""
     cuts: list[list[tuple[int, int]]] = [[] for _ in range(dp)]
-    lacking = [ends.flops[-1] / dp] * dp
+    lacking = [queue.flops[-1] / dp] * dp
     first = 0
     for index in range(count):
-        share = (ends.flops[-1] - ends.flops[first]) / (count - index) / max(sum(lacking), 1.0)
-        longest = ends.flops[min(first + 1, len(ends))] - ends.flops[first]
+        share = (queue.flops[-1] - queue.flops[first]) / (count - index) / max(sum(lacking), 1.0)
+        longest = queue.flops[min(first + 1, len(queue))] - queue.flops[first]
         ranks = sorted(range(dp), key=lambda rank: (-lacking[rank], rank))
         for rank in ranks:
-            last = ends.take(first, capacity, min(max(lacking[rank] * share, longest), lacking[rank]))
+            last = queue.take(first, capacity, min(max(lacking[rank] * share, longest), lacking[rank]))
             if rank == ranks[0]:  # at least one, so that enough micro-batches hold all
-                last = max(last, min(first + 1, len(ends)))
+                last = max(last, min(first + 1, len(queue)))
             cuts[rank].append((first, last))
-            lacking[rank] = max(lacking[rank] - (ends.flops[last] - ends.flops[first]), 0.0)
+            lacking[rank] = max(lacking[rank] - (queue.flops[last] - queue.flops[first]), 0.0)
             first = last
     return cuts, first
 
 
-def _ends(amounts: npt.NDArray[Any]) -> list[Any]:
+def _running(amounts: npt.NDArray[Any]) -> list[Any]:
     return [0, *np.cumsum(amounts).tolist()]
 
 

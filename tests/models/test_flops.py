@@ -56,6 +56,17 @@ def test_a_small_model_counted_by_hand():
     assert attention_flops(SMALL, 3) == 2 * 4 * (6 + 5) * (6 + 5)
 
 
+def test_multi_token_prediction_adds_its_layers_where_it_trains():
+    model = replace(SMALL, mtp_layers=2)
+    sliding = 8 * (4 * 6 + 2 * 6 + 2 * 5) + 4 * 5 * 8
+    layer = 2 * 8 * 8 + sliding + 3 * 8 * 16 + 100 * 8
+
+    assert linear_flops(model) == linear_flops(SMALL)
+    assert linear_flops(model, mtp=True) == linear_flops(SMALL) + 2 * 2 * layer
+    assert attention_flops(model, 3, mtp=True) == attention_flops(SMALL, 3) + 2 * 2 * 4 * (6 + 5) * 5
+    assert training_flops(model, 3, mtp=True) == 3 * forward_flops(model, 3, mtp=True)
+
+
 @pytest.mark.parametrize("window", [1, 3, 8, 20, None])
 def test_pairs_are_those_of_the_mask(window):
     distance = np.arange(12)[:, None] - np.arange(12)
