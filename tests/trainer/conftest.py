@@ -121,7 +121,7 @@ def on_ranks(tmp_path_factory) -> OnRanks:
     publish_batches(layout, *range(1, STEPS + 1))
     publish_directory(root / "data", KIND, 0, lambda directory: write_sft_data(sft_data(), directory) or {})
     run_ranks(1, root, "1,1,1", "sft", "losses", "memory")
-    run_ranks(2, root, "2,1,1", "1,2,2", "2,2,1", "sft", "train", "losses", "memory")
+    run_ranks(2, root, "2,2,1", "sft", "train", "losses", "memory")
     computed = {path.stem: torch.load(path) for path in (root / "layouts").iterdir()}
     return OnRanks(root, root / "checkpoint", computed, layout)
 

@@ -1,4 +1,4 @@
-"""The Megatron model against transformers' MiMo-V2-Flash, and every layout against one rank."""
+"""The Megatron model against transformers' MiMo-V2-Flash, and two ranks against one."""
 
 import pytest
 import torch
@@ -10,7 +10,6 @@ from gagar_mcore.ops.reference import policy_loss
 from gagar_mcore.ops.spec import LossSpec
 
 pytestmark = pytest.mark.timeout(600)  # the first test starts the ranks
-LAYOUTS = ("2,2,1", "2,1,1", "1,2,2")
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +101,8 @@ def test_the_cut_into_microbatches_changes_nothing(computed, layout):
         assert largest_difference(other_gradients, gradients) < 1e-6
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_three_optimizer_steps_equal_those_of_one_rank(computed, layout):
-    ours, one = computed[layout], computed["1,1,1"]
+def test_three_optimizer_steps_equal_those_of_one_rank(computed):
+    ours, one = computed["2,2,1"], computed["1,1,1"]
     for metrics, expected in zip(ours["metrics"], one["metrics"], strict=True):
         for name in (
             "loss",
