@@ -112,7 +112,28 @@ def compute(model: ModelConfig, recipe: Recipe) -> dict[str, Any]:
     load_tensors(policy.chunks, model, weights.__getitem__)
     same = torch.tensor([torch.equal(before[name], local[name]) for name in local]).all().int()
     dist.all_reduce(same, dist.ReduceOp.MIN)
-    return {"stats": stats, "gradients": gradients, "metrics": metrics, "weights": weights, "replicas agree": bool(same)}
+    return {
+        "stats": stats,
+        "gradients": gradients,
+        "metrics": metrics,
+        "weights": weights,
+        "replicas agree": bool(same),
+        "bytes": allocated_bytes(policy),
+    }
+
+
+def allocated_bytes(policy: Any) -> list[tuple[int, int, int]]:
+    """Of each rank: its pipeline stage, bytes of its experts and of all its other weights."""
+    from megatron.core import parallel_state
+
+    tensors = [item for chunk in policy.chunks for item in (*chunk.named_parameters(), *chunk.named_buffers())]
+    sizes = {True: 0, False: 0}
+    for name, tensor in tensors:
+        if not name.endswith("local_tokens_per_expert"):  # a statistic
+            sizes[".experts." in name] += tensor.nbytes
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, (parallel_state.get_pipeline_model_parallel_rank(), sizes[True], sizes[False]))
+    return ranks
 
 
 def telling_tensors(model: ModelConfig) -> Any:

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ENVIRONMENT
+from layout_ranks import MODELS, layout_of
+
+from gagar_mcore.plan.parameters import parameters_on_rank
 
 QUICK = (
     "mimo_v2:tp2",  # expert gradients without expert parallelism
@@ -87,3 +90,14 @@ def test_three_optimizer_steps_equal_those_of_one_rank(computed, job):
 @pytest.mark.parametrize("job", JOBS)
 def test_all_ranks_agree_on_what_they_share_and_cut_it_as_they_put_it_together(computed, job):
     assert computed[job]["replicas agree"]
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_every_rank_allocates_what_the_plan_counts(computed, job):
+    ranks, layout, float32 = computed[job]["bytes"], layout_of(job), 4
+    planned = [parameters_on_rank(MODELS[job.split(":")[0]], layout, stage) for stage in range(layout.pp)]
+
+    assert len(ranks) == layout.world_size and {stage for stage, _, _ in ranks} == set(range(layout.pp))
+    for stage, experts, others in ranks:
+        assert experts == float32 * planned[stage].experts
+        assert others == float32 * (planned[stage].model - planned[stage].experts + planned[stage].mtp)
