@@ -14,7 +14,7 @@ from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.backends import Backend, best_backend
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.megatron import Execution, Parallelism, build_model, transformer_config
-from gagar_mcore.trainer.adam import CompactAdamW
+from gagar_mcore.trainer.adam import StreamedAdamW
 from gagar_mcore.trainer.layout import stage_layers
 
 
@@ -89,11 +89,11 @@ def build_optimizer(ddp: Sequence[Any], trainer: TrainerSection) -> Any:
         bf16=trainer.precision == "bf16",
         params_dtype=torch.bfloat16 if trainer.precision == "bf16" else torch.float32,
         use_distributed_optimizer=True,
-        optimizer_cpu_offload=trainer.offload_optimizer,
-        optimizer_offload_fraction=1.0,
     )
+    # Gradients stay in their buffers, master weights with the inner optimizer; Megatron's option for that allows only its own.
+    config.use_precision_aware_optimizer_no_fp8_or_ds_fp8 = True
     optimizer = get_megatron_optimizer(config, list(ddp))
-    if section.state_dtype == "bf16":
-        for part in optimizer.chained_optimizers:
-            part.optimizer = CompactAdamW(part.optimizer.param_groups)
+    moments = torch.bfloat16 if section.state_dtype == "bf16" else torch.float32
+    for part in optimizer.chained_optimizers:
+        part.optimizer = StreamedAdamW(part.optimizer.param_groups, moments, trainer.offload_optimizer)
     return optimizer
