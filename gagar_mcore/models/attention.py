@@ -12,10 +12,9 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint, sharded_state_dict_default
 from torch import Tensor
-from torch.nn.functional import pad
 
 from gagar_mcore.models.config import ModelConfig
-from gagar_mcore.models.packed import PackedSequences
+from gagar_mcore.models.packed import PackedSequences, packed_attention
 
 
 @dataclass
@@ -153,40 +152,3 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = turned.chunk(2, dim=-1)
     swapped = torch.cat([-second, first], dim=-1)
     return torch.cat([turned * cos.to(heads.dtype) + swapped * sin.to(heads.dtype), kept], dim=-1)
-
-
-def packed_attention(
-    query: Tensor, key: Tensor, value: Tensor, packed: PackedSequences, window: int | None, sinks: Tensor | None
-) -> Tensor:
-    """Causal attention inside each packed sequence, at the cost of the padded block `[S, L]`, never of all tokens squared.
-
-    query `[T, H, d]`, key `[T, G, d]`, value `[T, G, dv]` with H a multiple of G; a query at place i sees the keys
-    j in `(i - window, i]`; sinks `[H]` are logits that take probability and give no value. Returns `[T, H, dv]`.
-    """
-    count, length = packed.block_shape
-    groups = key.shape[1]
-    queries = query.shape[1] // groups
-
-    def block(heads: Tensor) -> Tensor:  # [T, n, d] -> [S, n, L, d]
-        return heads.index_select(0, packed.gather).view(count, length, *heads.shape[1:]).transpose(1, 2)
-
-    keys, values = block(key), block(value)
-    bias = window_bias(length, window, query.device)
-    if sinks is not None:  # one more key of zeros, whose logit is the sink alone
-        keys, values = pad(keys, (0, 0, 0, 1)), pad(values, (0, 0, 0, 1))
-        bias = bias.expand(groups, queries, length, length)
-        bias = torch.cat([bias, sinks.float().view(groups, queries, 1, 1).expand(-1, -1, length, 1)], dim=-1)
-    scores = block(query * query.shape[-1] ** -0.5).reshape(count, groups, queries * length, -1) @ keys.transpose(2, 3)
-    scores = scores.view(count, groups, queries, length, -1).float() + bias
-    probabilities = scores.softmax(-1).to(values.dtype).view(count, groups, queries * length, -1)
-    context = (probabilities @ values).view(count, groups * queries, length, -1)
-    return context.transpose(1, 2).flatten(0, 1).index_select(0, packed.scatter)
-
-
-def window_bias(length: int, window: int | None, device: torch.device) -> Tensor:
-    """`[L, L]` float32: 0 where the query of the row sees the key of the column, else minus infinity."""
-    distance = torch.arange(length, device=device)[:, None] - torch.arange(length, device=device)
-    hidden = distance < 0
-    if window is not None:
-        hidden |= distance >= window
-    return torch.zeros(length, length, device=device).masked_fill(hidden, float("-inf"))

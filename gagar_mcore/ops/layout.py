@@ -103,15 +103,22 @@ class TokenLayout:
         places = torch.arange(self.num_local, device=self.cu_local.device)
         return torch.searchsorted(self.cu_local, places, right=True) - 1
 
+    def tokens(self) -> Tensor:
+        """Index `[num_local]` int64 of the token that stands at each local position, -1 on padding."""
+        return self._tokens_after(0)
+
     def predicted_tokens(self) -> Tensor:
         """Index `[num_local]` int64 of the token that each local position predicts, -1 on padding and at a sequence's end."""
+        return self._tokens_after(1)
+
+    def _tokens_after(self, steps: int) -> Tensor:
         sequence = self.sequences()
         filling = sequence == self.num_sequences
         sequence = sequence.masked_fill(filling, 0)
         if not self.num_sequences:
             return torch.full_like(sequence, -1)
         offset = torch.arange(self.num_local, device=sequence.device) - self.cu_local[sequence]
-        token = self.cu_seqlens[sequence] + self._position(offset, self.cu_local.diff()[sequence]) + 1
+        token = self.cu_seqlens[sequence] + self._position(offset, self.cu_local.diff()[sequence]) + steps
         return token.masked_fill(filling | (token >= self.cu_seqlens[sequence + 1]), -1)
 
     def _position(self, offset: Tensor, length: Tensor) -> Tensor:

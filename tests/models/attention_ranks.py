@@ -1,0 +1,122 @@
+"""A pool of ranks that attend to packed sequences in context parallel, and what one rank gives for the whole sequences."""
+
+import multiprocessing
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import product
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gagar_mcore.models.packed import packed_attention, packed_sequences
+from gagar_mcore.ops.layout import TokenLayout
+
+RANKS = 4
+DEADLINE = timedelta(seconds=120)
+HEADS, GROUPS, DIM, VALUE_DIM = 4, 2, 8, 6
+WINDOWS = (None, 1, 2, 5, 16, 200)  # the last is longer than every sequence
+
+
+@dataclass(frozen=True)
+class Case:
+    cp: int
+    window: int | None
+    with_sinks: bool
+    seed: int
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Of whole sequences; `probe` is the gradient of the output."""
+
+    bounds: Tensor
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    sinks: Tensor | None
+    probe: Tensor
+
+
+CASES = [Case(*case) for case in product((2, 4), WINDOWS, (False, True), range(3))]
+
+
+def inputs(case: Case) -> Inputs:
+    """Sequences from 1 token to several windows, of a length drawn anew for each seed, and one that is none."""
+    generator = torch.Generator().manual_seed(case.seed)
+    lengths = torch.cat([torch.tensor([1, 0, 2 * case.cp]), torch.randint(1, 90, (4,), generator=generator)])
+    bounds = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    total = int(bounds[-1])
+    heads = draw(total, HEADS, DIM), draw(total, GROUPS, DIM), draw(total, GROUPS, VALUE_DIM)
+    return Inputs(bounds, *heads, draw(HEADS) if case.with_sinks else None, draw(total, HEADS, VALUE_DIM))
+
+
+def on_one_rank(case: Case) -> dict[str, Tensor]:
+    """Output and gradients by name."""
+    whole = inputs(case)
+    tensors = [tensor.requires_grad_() for tensor in (whole.query, whole.key, whole.value, whole.sinks) if tensor is not None]
+    return run(tensors, packed_sequences(whole.bounds), case, whole.probe)
+
+
+def run(tensors: list[Tensor], packed, case: Case, probe: Tensor) -> dict[str, Tensor]:
+    query, key, value, *sinks = tensors
+    output = packed_attention(query, key, value, packed, case.window, sinks[0] if sinks else None)
+    gradients = torch.autograd.grad((output * probe).sum(), tensors)
+    return {"output": output.detach(), **dict(zip(("query", "key", "value", "sinks"), gradients, strict=False))}
+
+
+def over_ranks(case: Case, group: dist.ProcessGroup) -> dict[str, Tensor]:
+    """The same from the parts of all ranks of `group`, put together again."""
+    whole = inputs(case)
+    layout = TokenLayout.build(whole.bounds, cp_size=case.cp, cp_rank=dist.get_rank(group))
+    token = layout.tokens()
+    real = token >= 0
+
+    def cut(tensor: Tensor, fill: float) -> Tensor:
+        return torch.where(real[:, None, None], tensor[token], fill)
+
+    heads = [cut(tensor, 3.0).requires_grad_() for tensor in (whole.query, whole.key, whole.value)]
+    sinks = [] if whole.sinks is None else [whole.sinks.requires_grad_()]
+    part = run([*heads, *sinks], packed_sequences(layout.cu_local, group), case, cut(whole.probe, 0.0))
+    totals = {}
+    for name, tensor in part.items():
+        total = tensor
+        if name != "sinks":
+            total = tensor.new_zeros(layout.num_tokens, *tensor.shape[1:])
+            total[token[real]] = tensor[real]
+        dist.all_reduce(total, group=group)
+        totals[name] = total
+    return totals
+
+
+def compute_everything(target: Path) -> list[dict[str, Tensor]]:
+    """What the ranks give for each of CASES, through a file below `target`."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed", "gagar_mcore.models.packed"])
+    ranks = [context.Process(target=run_rank, args=(rank, target), daemon=True) for rank in range(RANKS)]
+    for process in ranks:
+        process.start()
+    ended = time.monotonic() + DEADLINE.total_seconds()
+    for process in ranks:
+        process.join(max(0.0, ended - time.monotonic()))
+    assert [process.exitcode for process in ranks] == [0] * RANKS
+    return torch.load(target / "results")
+
+
+def run_rank(rank: int, target: Path) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(target / "store"), RANKS)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=DEADLINE)
+    pairs = [dist.new_group(ranks) for ranks in ((0, 1), (2, 3))]
+    groups = {2: pairs[rank // 2], 4: dist.group.WORLD}
+    results = [over_ranks(case, groups[case.cp]) for case in CASES]
+    if rank == 0:
+        torch.save(results, target / "results")
+    dist.barrier()
+    dist.destroy_process_group()
