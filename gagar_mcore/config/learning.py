@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 from gagar_mcore.config.base import Section
 from gagar_mcore.config.rollout import Positive, Seconds
 from gagar_mcore.credit import Aggregation, BehaviourParams, CreditParams
+from gagar_mcore.devices import Device
 from gagar_mcore.models.presets import PRESETS
 from gagar_mcore.ops.spec import LossName, LossSpec
 
@@ -93,7 +94,8 @@ class LossSection(Section):
     """The policy loss; `LossSpec` says what each constant means, None for bounds is the loss's own default.
     `old`: whose log-prob of a token its ratio is to. `rollout`: that recorded when it was sampled. `current`: the trainer's own
     before the step, so that with one optimizer step a batch every ratio is 1, and `tis_cap` corrects for the rollout.
-    `aggregation`: what each token's loss is averaged over first."""
+    `kl_coef` weighs the divergence from the run's initial weights. `aggregation`: what each token's loss is averaged over
+    first."""
 
     name: LossName = "mimo"
     old: Literal["rollout", "current"] = "rollout"
@@ -101,6 +103,7 @@ class LossSection(Section):
     negative_bounds: tuple[Number, Number] | None = None
     dual_clip: Number | None = 3.0
     tis_cap: Number | None = None
+    kl_coef: Rate = 0.0
     aggregation: Aggregation = "prompt-mean"
 
     @model_validator(mode="after")
@@ -113,7 +116,7 @@ class LossSection(Section):
         return self
 
     def spec(self) -> LossSpec:
-        return LossSpec(self.name, self.positive_bounds, self.negative_bounds, self.dual_clip, self.tis_cap)
+        return LossSpec(self.name, self.positive_bounds, self.negative_bounds, self.dual_clip, self.tis_cap, self.kl_coef)
 
 
 class OptimizerSection(Section):
@@ -130,15 +133,18 @@ class OptimizerSection(Section):
 
 
 class TrainerSection(Section):
-    """Megatron layout and step. World size is `tp * pp * cp * dp`; the experts of a pipeline stage are split over `ep` of its
-    ranks, each expert over `etp`. A stage has `vpp` chunks of the model, between which stages interleave (1: they do not).
-    `tokens_per_microbatch` bounds one forward pass on a rank. `precision` is that of weights and activations, and
-    `gradient_dtype` that of gradients where it is bf16; `fp8` is how Transformer Engine scales matrix products. `recompute`: what
-    the backward pass computes again instead of keeping it: nothing, attention cores and experts (`selective`), whole layers
-    (`full`). `offload_optimizer` keeps the optimizer's state on the host. `mtp`: whether layers of multi-token prediction train.
+    """Megatron layout and step. With `device: cuda` each rank has a GPU of its own. World size is `tp * pp * cp * dp`; the
+    experts of a pipeline stage are split over `ep` of its ranks, each expert over `etp`. A stage has `vpp` chunks of the model,
+    between which stages interleave (1: they do not).
+    `tokens_per_microbatch` bounds one forward pass on a rank. A batch takes `minibatches` optimizer steps. `precision` is that
+    of weights and activations, and `gradient_dtype` that of gradients where it is bf16; `fp8` is how Transformer Engine scales
+    matrix products. `recompute`: what the backward pass computes again instead of keeping it: nothing, attention cores and
+    experts (`selective`), whole layers (`full`). `offload_optimizer` keeps the optimizer's state on the host. `mtp`: whether
+    layers of multi-token prediction train.
     A sequence of more than `max_tokens_per_sequence` tokens is an error (`overlong: refuse`) or loses those behind
     (`truncate`); None is no limit. One longer than `tokens_per_microbatch` runs alone."""
 
+    device: Device = "cpu"
     tp: Positive = 2
     pp: Positive = 1
     vpp: Positive = 1
@@ -146,6 +152,7 @@ class TrainerSection(Section):
     ep: Positive = 2
     etp: Positive = 1
     dp: Positive = 1
+    minibatches: Positive = 1
     precision: Literal["fp32", "bf16"] = "fp32"
     gradient_dtype: Literal["fp32", "bf16"] = "fp32"
     fp8: Literal["none", "delayed", "tensorwise", "blockwise", "mxfp8"] = "none"

@@ -14,6 +14,7 @@ from gagar_mcore.records.store import MANIFEST, RecordError, publish_json, read_
 from gagar_mcore.trainer.checkpoint import load_checkpoint, save_checkpoint
 from gagar_mcore.trainer.lifetime import wait_until
 from gagar_mcore.trainer.policy import apply_batch
+from gagar_mcore.trainer.scoring import load_reference
 from gagar_mcore.trainer.setup import Policy, build_policy
 from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors, on_first_rank
 from gagar_mcore.weights.files import open_tensors, read_companions
@@ -28,10 +29,11 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
     newest = newest_weights(layout)
     companions = read_companions(newest)
     policy = build_policy(read_config(newest), recipe.trainer)
+    reference = load_reference(policy, open_tensors(layout.weights(0))) if recipe.trainer.loss.kl_coef else None
     applied = restore(policy, layout)
     tell(layout, applied, fence)
     for step in range(applied + 1, recipe.train.steps + 1):
-        metrics = apply_batch(policy, next_batch(layout, step), recipe, step)
+        metrics = apply_batch(policy, next_batch(layout, step), recipe, step, reference)
         tensors = on_first_rank(gather_tensors(local_tensors(policy.chunks), policy.model))
         if dist.get_rank() == 0:
             fence()

@@ -58,10 +58,21 @@ class StepPlan:
         return counts | self.packing.metrics() | self.sequences.metrics()
 
 
+def plan_metrics(plans: Sequence[StepPlan]) -> dict[str, float]:
+    """Of all mini-batches of a step: counts add up, of shares and imbalances the worst counts."""
+    each = [plan.metrics() for plan in plans]
+    return {
+        name: max(metrics[name] for metrics in each)
+        if name.endswith(("imbalance", "share"))
+        else sum(metrics[name] for metrics in each)
+        for name in each[0]
+    }
+
+
 def plan_step(cu_seqlens: Ints, trainer: TrainerSection, model: ModelConfig) -> StepPlan:
     """The same on every rank. Raises ValueError as `step_sequences` does."""
     sequences = step_sequences(cu_seqlens, trainer)
-    flops = training_flops(model, sequences.lengths, trainer.recompute)
+    flops = training_flops(model, sequences.lengths, trainer.recompute, trainer.mtp == "train")
     multiple = trainer.pp if trainer.vpp > 1 else 1
     limits = Limits(trainer.tokens_per_microbatch, trainer.dp, trainer.cp, trainer.tp, multiple)
     return StepPlan(sequences, plan_microbatches(sequences.lengths, flops, limits))

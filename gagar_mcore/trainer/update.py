@@ -60,17 +60,29 @@ def accumulate_gradients(
     model's gradient buffers; returns this rank's statistics, one a part, none but on the last pipeline stage. A collective:
     every rank runs as many parts, and where stages interleave a multiple of `pp`."""
 
-    def forward(data: Any, gpt: Any) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor, Stats]]]:
-        part = next(data)
-        return run_model(gpt, part.packed_tokens), partial(finish, part)
-
-    def finish(part: Part, hidden: Tensor) -> tuple[Tensor, Tensor, Stats]:
-        value, stats = loss(part, *scored_logprobs(policy.chunks[-1], hidden, part.packed_tokens, temperature))
-        return value, torch.zeros([], dtype=torch.int), stats
+    def finish(part: Part, hidden: Tensor) -> tuple[Tensor, Stats]:
+        return loss(part, *scored_logprobs(policy.chunks[-1], hidden, part.packed_tokens, temperature))
 
     for chunk in policy.ddp:
         chunk.zero_grad_buffer()
     policy.optimizer.zero_grad()
+    return run_schedule(policy, parts, finish)
+
+
+def run_schedule(
+    policy: Policy, parts: Sequence[Part], finish: Callable[[Part, Tensor], tuple[Tensor, Stats]], forward_only: bool = False
+) -> list[Stats]:
+    """Every part through all pipeline stages, and back unless `forward_only`; after the last stage `finish(part, hidden states)`
+    gives the loss and what is to be returned of the part. A collective."""
+
+    def forward(data: Any, gpt: Any) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor, Stats]]]:
+        part = next(data)
+        return run_model(gpt, part.packed_tokens), partial(end, part)
+
+    def end(part: Part, hidden: Tensor) -> tuple[Tensor, Tensor, Stats]:
+        loss, stats = finish(part, hidden)
+        return loss, torch.zeros([], dtype=torch.int), stats
+
     stats: list[Stats] = get_forward_backward_func()(
         forward_step_func=forward,
         data_iterator=[iter(parts) for _ in policy.ddp],
@@ -78,7 +90,7 @@ def accumulate_gradients(
         num_microbatches=len(parts),
         seq_length=0,  # stages tell each other the length of every part
         micro_batch_size=1,
-        forward_only=False,
+        forward_only=forward_only,
     )
     return stats
 

@@ -154,7 +154,8 @@ def telling_tensors(model: ModelConfig) -> Any:
 def full_gradients(policy: Any, trainer: TrainerSection) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
     """Summed statistics and gradients by the checkpoint's names, for batch 0, whole on every rank."""
     from gagar_mcore.trainer.parts import plan_step
-    from gagar_mcore.trainer.policy import part_loss, policy_parts, total_stats
+    from gagar_mcore.trainer.policy_loss import part_loss, total_stats
+    from gagar_mcore.trainer.policy_part import policy_parts
     from gagar_mcore.trainer.shards import gather_tensors, local_tensors
     from gagar_mcore.trainer.update import accumulate_gradients
 

@@ -35,6 +35,8 @@ LOSSES = {
     "mimo, shaped": ("method.behaviour_shaping=true",),
     "ppo": ("trainer.loss.name=ppo",),
     "ppo, current": ("trainer.loss.name=ppo", "trainer.loss.old=current", "trainer.loss.tis_cap=1.05"),
+    "ppo, divergence": ("trainer.loss.name=ppo", "trainer.loss.kl_coef=0.1"),
+    "ppo, two updates": ("trainer.loss.name=ppo", "trainer.loss.old=current", "trainer.minibatches=2"),
     "gspo": ("trainer.loss.name=gspo", "trainer.loss.positive_bounds=[0.95, 1.05]"),
     "cispo": ("trainer.loss.name=cispo", "trainer.loss.positive_bounds=[0.9, 1.1]"),
 }
@@ -107,15 +109,25 @@ def every_loss(root: Path) -> dict[str, Any]:
     change_layout(recipes["ppo"].trainer)
     refused = refusals(loaded_policy(root / "checkpoint", recipes["ppo"]), recipes["ppo"])
     return {"refusals": refused} | {
-        name: {budget: three_steps(loaded_policy(root / "checkpoint", recipe), recipe, budget) for budget in BUDGETS[ranks]}
+        name: {budget: steps_from(root / "checkpoint", recipe, budget) for budget in BUDGETS[ranks]}
         for name, recipe in recipes.items()
     }
+
+
+def steps_from(checkpoint: Path, recipe: Recipe, budget: int) -> dict[str, Any]:
+    """Three steps of the checkpoint, which is its own reference."""
+    from gagar_mcore.trainer.scoring import load_reference
+    from gagar_mcore.weights.files import open_tensors
+
+    policy = loaded_policy(checkpoint, recipe)
+    reference = load_reference(policy, open_tensors(checkpoint)) if recipe.trainer.loss.kl_coef else None
+    return three_steps(policy, recipe, budget, reference)
 
 
 def in_memory(root: Path) -> dict[str, Any]:
     """Of each micro-batch on the first stage of a pipeline of all ranks: how many there are once it is built, itself included."""
     from gagar_mcore.trainer.parts import Parts
-    from gagar_mcore.trainer.policy import part_loss
+    from gagar_mcore.trainer.policy_loss import part_loss
     from gagar_mcore.trainer.update import accumulate_gradients
 
     stages = int(os.environ["WORLD_SIZE"])
@@ -160,12 +172,12 @@ def refusals(policy: Any, recipe: Recipe) -> dict[str, Any]:
     return said | {"weights": [bool(parameter.isfinite().all()) for parameter in others]}
 
 
-def three_steps(policy: Any, recipe: Recipe, budget: int) -> dict[str, Any]:
+def three_steps(policy: Any, recipe: Recipe, budget: int, reference: Any = None) -> dict[str, Any]:
     from gagar_mcore.trainer.policy import apply_batch
     from gagar_mcore.trainer.shards import gather_tensors, local_tensors
 
     recipe = recipe.model_copy(update={"trainer": with_budget(recipe.trainer, budget)})
-    metrics = [apply_batch(policy, random_batch(step), recipe, step) for step in range(1, STEPS + 1)]
+    metrics = [apply_batch(policy, random_batch(step), recipe, step, reference) for step in range(1, STEPS + 1)]
     weights = {name: tensor.clone() for name, tensor in gather_tensors(local_tensors(policy.chunks), policy.model)}
     return {"metrics": metrics, "weights": weights}
 
@@ -201,14 +213,14 @@ def with_budget(trainer: TrainerSection, budget: int) -> TrainerSection:
 
 def parts_of(batch: Batch, trainer: TrainerSection, policy: Any) -> Any:
     from gagar_mcore.trainer.parts import plan_step
-    from gagar_mcore.trainer.policy import policy_parts
+    from gagar_mcore.trainer.policy_part import policy_parts
 
     return policy_parts(batch, plan_step(batch.cu_seqlens, trainer, policy.model), trainer)
 
 
 def gradients(policy: Any, trainer: TrainerSection) -> tuple[int, dict[str, float], dict[str, torch.Tensor]]:
     """Number of micro-batches, summed statistics and reduced gradients by the checkpoint's names, for batch 0."""
-    from gagar_mcore.trainer.policy import PartStats, part_loss
+    from gagar_mcore.trainer.policy_loss import PartStats, part_loss
     from gagar_mcore.trainer.shards import gather_tensors, local_tensors
     from gagar_mcore.trainer.update import accumulate_gradients
 

@@ -48,6 +48,20 @@ def test_the_ratio_to_the_current_policy_is_one(results):
             assert step["train/importance_mean"] <= 1.05
 
 
+def test_a_second_update_is_compared_with_the_policy_before_the_first(results):
+    for result in results["ppo, two updates"]:
+        assert all(step["train/ratio_max"] > 1.001 for step in result["metrics"])
+
+
+def test_the_divergence_from_the_reference_grows_from_zero_and_leaves_its_weights_alone(results):
+    for result in results["ppo, divergence"]:
+        first, *later = (step["train/ref_kl"] for step in result["metrics"])
+        assert first == pytest.approx(0, abs=1e-9)
+        assert all(kl > 1e-5 for kl in later)
+    plain, shaped = (results[loss][0]["weights"] for loss in ("ppo", "ppo, divergence"))
+    assert max((plain[name] - shaped[name]).abs().max() for name in plain) > 1e-6
+
+
 @pytest.mark.parametrize("loss", ["ppo", "gspo", "cispo"])
 def test_bounds_of_the_ratio_to_the_rollout_bite(results, loss):
     assert all(0 < step["train/masked_share"] < 1 for step in results[loss][0]["metrics"])

@@ -64,7 +64,7 @@ def test_parts_are_found_by_index_and_slices_build_nothing():
 
 
 def test_a_rank_reads_the_tokens_of_its_own_sequences():
-    from gagar_mcore.trainer.policy import policy_part
+    from gagar_mcore.trainer.policy_part import policy_part
 
     batch, plan = batch_and_plan()
     names = ("tokens", "logprobs", "loss_mask", "error_mask")
@@ -81,7 +81,7 @@ def test_a_rank_reads_the_tokens_of_its_own_sequences():
 
 
 def test_a_truncated_sequence_keeps_the_loss_weight_of_its_tokens():
-    from gagar_mcore.trainer.policy import policy_part
+    from gagar_mcore.trainer.policy_part import policy_part
 
     batch, whole = batch_and_plan()
     _, cut = batch_and_plan(TRAINER.model_copy(update={"max_tokens_per_sequence": 20, "overlong": "truncate"}))
