@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gagar_mcore.config.base import Section
+from gagar_mcore.devices import Device
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, strict=False)]
@@ -34,9 +35,11 @@ class SandboxSection(Section):
 
 
 class EngineSection(Section):
-    """The engine that samples the policy. `max_batch` rows share one decode step; `deadline_s` bounds one call."""
+    """The engine that samples the policy, in fp32. `max_batch` rows share one decode step; `deadline_s` bounds one call.
+    `device: cuda`: on this machine's first GPU, which it leaves to the trainer while that is at work on a step."""
 
     kind: Literal["embedded"] = "embedded"
+    device: Device = "cpu"
     max_batch: Positive = 128
     threads: Positive = 2
     deadline_s: Seconds = 120.0

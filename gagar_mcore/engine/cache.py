@@ -32,10 +32,13 @@ class Chunk:
         ids = [[*t, *[0] * (max(lengths) - len(t))] for t in tokens]
         return cls(torch.tensor(rows), torch.tensor(ids), torch.tensor(starts), torch.tensor(lengths))
 
+    def to(self, device: torch.device) -> "Chunk":
+        return Chunk(*(tensor.to(device) for tensor in (self.rows, self.ids, self.starts, self.lengths)))
+
     @property
     def positions(self) -> Tensor:
         """`[n, length]`"""
-        return self.starts[:, None] + torch.arange(self.ids.shape[1])
+        return self.starts[:, None] + torch.arange(self.ids.shape[1], device=self.ids.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +53,19 @@ class _Access:
 class PositionCache:
     """Keys and values `[rows, heads, max_context + 1 slots, dim]` of each layer; the last slot is scratch.
 
-    `begin` names the tokens of the coming forward pass; `update` is what each attention layer then calls.
+    `begin` names the tokens of the coming forward pass, on the cache's device; `update` is what each attention layer then calls.
     """
 
-    def __init__(self, model: ModelConfig, rows: int, max_context: int) -> None:
+    def __init__(self, model: ModelConfig, rows: int, max_context: int, device: torch.device) -> None:
         self.layer_types = model.layer_types
         self.window = model.sliding_window
         self.max_context = max_context
         self.query_heads = model.num_heads
         self.heads = {GLOBAL: model.kv_heads, SLIDING: model.sliding_kv_heads}
         sizes = [rows * self.heads[kind] * (max_context + 1) for kind in self.layer_types]
-        self._keys = [torch.zeros(size, model.head_dim) for size in sizes]
-        self._values = [torch.zeros(size, model.v_head_dim) for size in sizes]
+        self._device = device
+        self._keys = [torch.zeros(size, model.head_dim, device=device) for size in sizes]
+        self._values = [torch.zeros(size, model.v_head_dim, device=device) for size in sizes]
         self._access: dict[LayerType, _Access] = {}
 
     def begin(self, chunk: Chunk) -> dict[LayerType, Tensor]:
@@ -89,17 +93,20 @@ class PositionCache:
             stored_values.index_select(0, access.read).view(*access.shape, -1),
         )
 
+    def _range(self, start: int, stop: int) -> Tensor:
+        return torch.arange(start, stop, device=self._device)
+
     def _key_positions(self, chunk: Chunk, longest: int, kind: LayerType) -> Tensor:
         """`[n or 1, keys]`: all positions so far, or for sliding layers those that any new token can see (negative: none)."""
         reach = self.window - 1 + chunk.ids.shape[1]
         if kind == SLIDING and reach < longest:
-            return chunk.starts[:, None] + torch.arange(1 - self.window, chunk.ids.shape[1])
-        return torch.arange(longest)[None]
+            return chunk.starts[:, None] + self._range(1 - self.window, chunk.ids.shape[1])
+        return self._range(0, longest)[None]
 
     def _access_of(self, chunk: Chunk, queries: Tensor, keys: Tensor, heads: int) -> _Access:
         slots = self.max_context + 1
-        base = (chunk.rows[:, None] * heads + torch.arange(heads))[:, :, None] * slots
-        padding = torch.arange(chunk.ids.shape[1]) >= chunk.lengths[:, None]
+        base = (chunk.rows[:, None] * heads + self._range(0, heads))[:, :, None] * slots
+        padding = self._range(0, chunk.ids.shape[1]) >= chunk.lengths[:, None]
         write = base + queries.masked_fill(padding, self.max_context)[:, None]
         read = base + keys.clamp(0, self.max_context)[:, None]
         return _Access(write.flatten(), read.flatten(), (read.shape[0], heads, read.shape[2]))
@@ -111,4 +118,4 @@ def _additive_mask(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
     hidden = (distance < 0) | (keys[:, None, None, :] < 0)
     if window is not None:
         hidden |= distance >= window
-    return torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+    return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, float("-inf"))

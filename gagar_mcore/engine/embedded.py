@@ -1,4 +1,4 @@
-"""The embedded engine: a small transformers model on the CPU, in a process of its own."""
+"""The embedded engine: a small transformers model in a process of its own."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gagar_mcore.config.rollout import EngineSection
+from gagar_mcore.devices import Device, device_environment
 from gagar_mcore.engine.process import ChildProcess
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation
 from gagar_mcore.records.types import WeightSpan
@@ -58,6 +59,9 @@ class EmbeddedEngine:
         Refuses, and keeps the old weights, where a manifest, a tensor's name or a tensor's shape is wrong."""
         await self._call("load_weights", directory=str(directory.absolute()), version=version)
 
+    async def release_memory(self) -> None:
+        await self._call("release_memory")
+
     async def close(self) -> None:
         await self._child.close()
 
@@ -95,7 +99,7 @@ async def start_embedded(
     log: the process's standard error is appended to it; max_context: None takes the model's `max_position_embeddings`.
     Raises EngineError where the model cannot be loaded or the engine is not ready within `section.start_timeout_s`.
     """
-    child = await ChildProcess.spawn("gagar_mcore.engine.worker", log, worker_environment(section.threads))
+    child = await ChildProcess.spawn("gagar_mcore.engine.worker", log, worker_environment(section.threads, section.device))
     try:
         limits = await child.call(
             "start",
@@ -106,6 +110,7 @@ async def start_embedded(
             threads=section.threads,
             max_context=max_context,
             deterministic=deterministic,
+            device=section.device,
         )
     except BaseException:
         await child.close()
@@ -113,9 +118,10 @@ async def start_embedded(
     return EmbeddedEngine(child, section, **limits)
 
 
-def worker_environment(threads: int) -> dict[str, str]:
+def worker_environment(threads: int, device: Device = "cpu") -> dict[str, str]:
     """What the engine's process needs in its environment before it loads torch."""
     return {
+        **device_environment(device),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),

@@ -7,19 +7,23 @@ from torch import Tensor
 
 from gagar_mcore.engine.cache import Chunk, PositionCache
 from gagar_mcore.engine.checkpoint import read_architecture, read_model
+from gagar_mcore.engine.protocol import EngineError
 
 
 class Policy:
     """Weights and cache. `forward` is exact: its logits are those of the uncached model on each row's whole sequence.
 
-    directory: config.json and *.safetensors; max_context: None takes the config's `max_position_embeddings`.
-    Raises EngineError where the directory holds no such model.
+    directory: config.json and *.safetensors; max_context: None takes the config's `max_position_embeddings`; device: of both.
+    Raises EngineError where the directory holds no such model, or where there is no such device.
     """
 
-    def __init__(self, directory: Path, version: int, rows: int, max_context: int | None = None) -> None:
+    def __init__(self, directory: Path, version: int, rows: int, max_context: int | None = None, device: str = "cpu") -> None:
+        if device == "cuda" and not torch.cuda.is_available():
+            raise EngineError("engine.device: cuda, but torch sees no GPU: run gagar doctor, or set engine.device=cpu")
         self.architecture = read_architecture(directory)
         self.rows = rows
         self.max_context = max_context or self.architecture.max_positions
+        self.device = torch.device(device)
         self.load(directory, version)
 
     def load(self, directory: Path, version: int) -> None:
@@ -27,17 +31,31 @@ class Policy:
         or does not fit the config."""
         self.model = read_model(directory, self.architecture)
         self.version = version
-        self.cache = PositionCache(self.architecture, self.rows, self.max_context)
+        self._occupy()
+
+    def release(self) -> None:
+        """Leave the device's memory to others: the weights wait in the host's, the cache is dropped. The next `forward` comes
+        back by itself."""
+        self.model.to("cpu")
+        self.cache = None
+        torch.cuda.empty_cache()
 
     @torch.inference_mode()
     def forward(self, chunk: Chunk) -> Tensor:
-        """Append `chunk` to the cache; `[n, vocab]` logits after the last new token of each row."""
-        masks = self.cache.begin(chunk)
+        """Append `chunk` to the cache; `[n, vocab]` logits, on the policy's device, after the last new token of each row."""
+        cache = self.cache or self._occupy()
+        chunk = chunk.to(self.device)
+        masks = cache.begin(chunk)
         hidden = self.model.model(
             input_ids=chunk.ids,
             attention_mask=masks,
             position_ids=chunk.positions,
-            past_key_values=self.cache,
+            past_key_values=cache,
             use_cache=True,
         ).last_hidden_state
-        return self.model.lm_head(hidden[torch.arange(len(chunk.rows)), chunk.lengths - 1])
+        return self.model.lm_head(hidden[torch.arange(len(chunk.rows), device=self.device), chunk.lengths - 1])
+
+    def _occupy(self) -> PositionCache:
+        self.model.to(self.device)
+        self.cache: PositionCache | None = PositionCache(self.architecture, self.rows, self.max_context, self.device)
+        return self.cache

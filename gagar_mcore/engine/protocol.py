@@ -49,4 +49,8 @@ class Engine(Protocol):
     async def load_weights(self, directory: Path, version: int) -> None:
         """Load HF-format safetensors; later tokens carry `version`. Raises EngineError."""
 
+    async def release_memory(self) -> None:
+        """Leave the memory of a device to the trainer, until the next call: calls that run are finished, every cache is dropped.
+        Raises EngineError."""
+
     async def close(self) -> None: ...

@@ -56,6 +56,11 @@ class SupervisedEngine:
         except EngineError as error:
             await self._revive(engine, error)
 
+    async def release_memory(self) -> None:
+        """An engine that is gone holds none, and is started again by the call that needs it."""
+        with contextlib.suppress(EngineError):
+            await self._engine.release_memory()
+
     async def close(self) -> None:
         self._closed = True
         if self._revival is not None:

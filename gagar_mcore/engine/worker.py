@@ -50,10 +50,18 @@ class Worker:
             self._send({"call": call, "result": result})
 
     def _start(
-        self, call: int, model: str, version: int, rows: int, threads: int, max_context: int | None, deterministic: bool
+        self,
+        call: int,
+        model: str,
+        version: int,
+        rows: int,
+        threads: int,
+        max_context: int | None,
+        deterministic: bool,
+        device: str,
     ) -> Message:
         torch.set_num_threads(threads)
-        self._policy = Policy(Path(model), version, rows, max_context)
+        self._policy = Policy(Path(model), version, rows, max_context, device)
         self._decoder = Decoder(self._policy)
         self._calls = Calls(self._decoder, isolated=deterministic)
         return {"max_context": self._policy.max_context, "vocab_size": self._policy.architecture.vocab_size}
@@ -69,11 +77,20 @@ class Worker:
         return {}
 
     def _load_weights(self, call: int, directory: str, version: int) -> Message:
-        while self._calls.busy:
-            self._step()
+        self._finish_calls()
         self._policy.load(Path(directory), version)
         self._decoder.clear()
         return {}
+
+    def _release_memory(self, call: int) -> Message:
+        self._finish_calls()
+        self._policy.release()
+        self._decoder.clear()
+        return {}
+
+    def _finish_calls(self) -> None:
+        while self._calls.busy:
+            self._step()
 
     def _step(self) -> None:
         start = time.perf_counter()

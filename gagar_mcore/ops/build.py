@@ -11,9 +11,10 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-Device = Literal["cpu", "cuda"]
+from gagar_mcore.devices import Device
+
 SOURCES = Path(__file__).parent / "csrc"
 SHIPPED = Path(__file__).parent / "lib"
 TIMEOUT_SECONDS = 600.0

@@ -34,6 +34,9 @@ class LockstepEngine:
     async def load_weights(self, directory: Path, version: int) -> None:
         raise NotImplementedError("weights are loaded between groups, on the engine itself")
 
+    async def release_memory(self) -> None:
+        raise NotImplementedError("memory is released between groups, on the engine itself")
+
     async def close(self) -> None:
         for call in self._calls:
             call.cancel()

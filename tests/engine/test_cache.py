@@ -5,6 +5,7 @@ import torch
 from gagar_mcore.engine.cache import GLOBAL, SLIDING, Chunk, PositionCache
 from gagar_mcore.models.presets import PRESETS
 
+CPU = torch.device("cpu")
 MODEL = replace(
     PRESETS["tiny"],
     layer_types=(GLOBAL, SLIDING),
@@ -32,7 +33,7 @@ def test_chunks_are_padded_on_the_right():
 
 
 def test_masks_follow_from_positions():
-    cache = PositionCache(MODEL, rows=2, max_context=20)
+    cache = PositionCache(MODEL, rows=2, max_context=20, device=CPU)
     masks = cache.begin(Chunk.of([0, 1], [[1, 1], [1, 1]], [0, 5]))
     assert seen(masks[GLOBAL], 0, 1) == [[0], [0, 1]]
     assert seen(masks[GLOBAL], 1, 1) == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5, 6]]
@@ -43,7 +44,7 @@ def test_masks_follow_from_positions():
 
 
 def test_rows_of_unequal_length_keep_their_own_tokens_and_padding_reaches_nobody():
-    cache = PositionCache(MODEL, rows=3, max_context=8)
+    cache = PositionCache(MODEL, rows=3, max_context=8, device=CPU)
     first = torch.arange(2 * 1 * 3 * 3.0).view(2, 1, 3, 3) + 1
     cache.begin(Chunk.of([2, 0], [[1], [1, 1, 1]], [0, 0]))
     cache.update(first, first[..., :2], 0)
@@ -57,7 +58,7 @@ def test_rows_of_unequal_length_keep_their_own_tokens_and_padding_reaches_nobody
 
 
 def test_padding_at_the_very_end_of_the_context_stays_inside_the_cache():
-    cache = PositionCache(MODEL, rows=2, max_context=4)
+    cache = PositionCache(MODEL, rows=2, max_context=4, device=CPU)
     cache.begin(Chunk.of([0, 1], [[1], [1, 1, 1]], [3, 0]))
     new = torch.ones(2, 1, 3, 3)
     keys, _ = cache.update(new, new[..., :2], 0)
