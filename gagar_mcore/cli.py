@@ -16,7 +16,9 @@ app = typer.Typer(
 tasks_app = typer.Typer(no_args_is_help=True, help="Make and check tasks.")
 config_app = typer.Typer(no_args_is_help=True, help="Look at recipes.")
 bench_app = typer.Typer(no_args_is_help=True, help="Measure the product beside named peers; --json gives one JSON object.")
+convert_app = typer.Typer(no_args_is_help=True, help="Convert checkpoints between Hugging Face format and Megatron's.")
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(convert_app, name="convert")
 app.add_typer(config_app, name="config")
 app.add_typer(bench_app, name="bench")
 
@@ -33,6 +35,28 @@ class Method(StrEnum):
     downweight_only = "downweight_only"
 
 
+class Precision(StrEnum):
+    bf16 = "bf16"
+    fp32 = "fp32"
+
+
+class WeightFormat(StrEnum):
+    bf16 = "bf16"
+    fp32 = "fp32"
+    fp8 = "fp8"
+    mxfp4 = "mxfp4"
+
+
+class WeightNaming(StrEnum):
+    SPLIT = "split"
+    FUSED = "fused"
+
+
+Source = Annotated[Path, typer.Argument(metavar="SRC", help="A checkpoint directory.")]
+Target = Annotated[Path, typer.Argument(metavar="DST", help="A directory that does not exist yet.")]
+Size = Annotated[int, typer.Option(min=1, help="Of the layout that the ranks hold the model in.")]
+Ranks = Annotated[int | None, typer.Option(min=1, help="Processes; else as many as the other sizes need.")]
+WeightPrecision = Annotated[Precision, typer.Option(help="Of the weights in Megatron.")]
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's path, or the name of a shipped one.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY.PATH=VALUE]...", help="Fields that differ from the recipe.")]
 BenchOptions = Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS]")]
@@ -196,6 +220,64 @@ def config_show(recipe: RecipeName, overrides: Overrides = None) -> None:
 
     with one_line_errors():
         print(dump_recipe(load_recipe(recipe, overrides or [])), end="")
+
+
+@convert_app.command("hf-to-megatron")
+def convert_hf_to_megatron(
+    source: Source,
+    target: Target,
+    tp: Size = 1,
+    pp: Size = 1,
+    ep: Size = 1,
+    etp: Size = 1,
+    ranks: Ranks = None,
+    precision: WeightPrecision = Precision.bf16,
+) -> None:
+    """A checkpoint in Hugging Face format, as published in bf16, FP8 or MXFP4, to one that Megatron loads in any layout."""
+    from gagar_mcore.config.conversion import Conversion, Layout
+    from gagar_mcore.launcher.convert import convert
+
+    layout = Layout(tp=tp, pp=pp, ep=ep, etp=etp, ranks=ranks, precision=precision.value)
+    job = Conversion(direction="hf-to-megatron", source=source, target=target, companions=source, layout=layout)
+    with one_line_errors():
+        print(convert(job))
+
+
+@convert_app.command("megatron-to-hf")
+def convert_megatron_to_hf(
+    source: Source,
+    target: Target,
+    tp: Size = 1,
+    pp: Size = 1,
+    ep: Size = 1,
+    etp: Size = 1,
+    ranks: Ranks = None,
+    precision: WeightPrecision = Precision.bf16,
+    format: Annotated[WeightFormat, typer.Option(help="How weights are stored.")] = WeightFormat.bf16,
+    naming: Annotated[
+        WeightNaming, typer.Option(help="q, k and v apart as in transformers, or in one tensor.")
+    ] = WeightNaming.SPLIT,
+    companions: Annotated[
+        Path | None, typer.Option(help="Where config.json and tokenizer are, for a source without: a checkpoint of a run.")
+    ] = None,
+    max_file_gb: Annotated[float, typer.Option(help="Largest file, in GB.")] = 5.0,
+) -> None:
+    """A checkpoint of Megatron, converted or of a run, to Hugging Face format."""
+    from gagar_mcore.config.conversion import Conversion, Layout
+    from gagar_mcore.launcher.convert import convert
+
+    job = Conversion(
+        direction="megatron-to-hf",
+        source=source,
+        target=target,
+        companions=companions or source,
+        layout=Layout(tp=tp, pp=pp, ep=ep, etp=etp, ranks=ranks, precision=precision.value),
+        format=format.value,
+        naming=naming.value,
+        max_file_gb=max_file_gb,
+    )
+    with one_line_errors():
+        print(convert(job))
 
 
 @bench_app.command("fused-step", context_settings=PASSED_ON, add_help_option=False)

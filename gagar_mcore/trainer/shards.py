@@ -49,6 +49,31 @@ def gather_tensors(local: Mapping[str, Tensor], model: ModelConfig) -> Iterator[
             yield name, tensor
 
 
+def owned_rules(local: Mapping[str, Tensor], model: ModelConfig) -> list[tuple[Rule, bool]]:
+    """The rules whose parameters this rank holds a shard of, but for those that another pipeline stage or data-parallel rank is
+    first to hold, so that every rule falls to one tensor group; and whether this rank is the first of it. A collective."""
+    stages, owned = _stages(local), []
+    for rule in weight_rules(model):
+        rank, name = _place(rule, model)
+        copy = parallel_state.get_data_parallel_rank(with_context_parallel=True)
+        if rank is not None:
+            copy = parallel_state.get_expert_data_parallel_rank()
+        is_here = rank in (None, parallel_state.get_expert_model_parallel_rank())
+        if is_here and copy == 0 and stages[name][0] == parallel_state.get_pipeline_model_parallel_rank():
+            owned.append((rule, _tensor_group(rule).rank() == 0))
+    return owned
+
+
+def whole_tensors(local: Mapping[str, Tensor], model: ModelConfig, rule: Rule) -> list[Tensor]:
+    """The checkpoint's tensors of one of the rank's `owned_rules`, on the first rank of its tensor group; nothing on the others.
+    A collective of that group."""
+    group = _tensor_group(rule)
+    shard = local[_place(rule, model)[1]].contiguous()
+    shards = [torch.empty_like(shard) for _ in range(group.size())] if group.rank() == 0 else None
+    dist.gather(shard, shards, dist.get_global_rank(group, 0), group=group)
+    return rule.form.merge(shards) if shards else []
+
+
 def on_first_rank(tensors: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
     """All that `gather_tensors` gives on rank 0, nothing elsewhere, where one tensor at a time is in memory. A collective."""
     if dist.get_rank() == 0:

@@ -12,6 +12,7 @@ from torch import Tensor
 from gagar_mcore.records.store import MANIFEST
 
 INDEX = "model.safetensors.index.json"
+WEIGHTS = ("*.safetensors", "*.index.json", "*.distcp", ".metadata", "metadata.json", "common.pt")
 TensorReader = Callable[[str], Tensor]
 
 
@@ -97,7 +98,8 @@ def write_companions(companions: Mapping[str, bytes], directory: Path) -> None:
 
 
 def read_companions(directory: Path) -> dict[str, bytes]:
-    """Everything of a checkpoint but its weights, by file name: configuration, tokenizer, generation defaults."""
-    weights = {path.name for pattern in ("*.safetensors", "*.index.json") for path in directory.glob(pattern)}
+    """Everything of a checkpoint, one of Megatron too, but its weights, by file name: configuration, tokenizer, generation
+    defaults."""
+    weights = {path.name for pattern in WEIGHTS for path in directory.glob(pattern)}
     files = sorted(path for path in directory.iterdir() if path.is_file() and path.name not in {MANIFEST, *weights})
     return {path.name: path.read_bytes() for path in files}
