@@ -8,16 +8,9 @@ from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.flops import linear_flops, training_flops
 from gagar_mcore.plan.communication import step_communication
-from gagar_mcore.plan.gpus import (
-    COMPUTE_EFFICIENCY,
-    GPUS_PER_NODE,
-    HOST_MEMORY_BYTES,
-    LINK_EFFICIENCY,
-    PCIE_BYTES,
-    Gpu,
-)
+from gagar_mcore.plan.gpus import COMPUTE_EFFICIENCY, GPUS_PER_NODE, LINK_EFFICIENCY, PCIE_BYTES, Gpu
 from gagar_mcore.plan.parameters import parameters_on_rank
-from gagar_mcore.plan.states import dense_replicas, expert_replicas, gradient_bytes, trained_parameters
+from gagar_mcore.plan.states import dense_replicas, expert_replicas, state_bytes, trained_parameters
 from gagar_mcore.plan.workload import Workload
 from gagar_mcore.trainer.layout import stage_layers
 
@@ -95,8 +88,7 @@ def _pipeline_skew(model: ModelConfig, layout: TrainerSection) -> float:
 
 
 def _offload_seconds(model: ModelConfig, layout: TrainerSection) -> float:
-    """Gradients to the host and weights back, and Adam there, which reads master weights, moments and gradients and writes the
-    first two."""
+    """The optimizer's state comes to the GPU and goes back."""
     dense, experts = trained_parameters(parameters_on_rank(model, layout, layout.pp // 2), layout)
     entries = dense / dense_replicas(layout) + experts / expert_replicas(layout)
-    return entries * ((gradient_bytes(layout) + 2) / PCIE_BYTES + (4 + 2 * 12) / HOST_MEMORY_BYTES)
+    return entries * 2 * state_bytes(layout) / PCIE_BYTES

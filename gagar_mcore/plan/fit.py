@@ -13,14 +13,14 @@ from gagar_mcore.plan.workload import recipe_workload
 
 def check_fit(recipe: Recipe, model: ModelConfig) -> None:
     """Raises RecipeError where a rank takes more than all memory of its GPU even with equal load of experts, or where the ranks
-    together hold more weights, gradients and optimizer state than all memory of a machine without one."""
+    together hold more weights, gradients and optimizer state than the machine has memory where they run on its CPU."""
     if recipe.cluster.gpu is not None:
         gpu = GPUS[recipe.cluster.gpu]
         _check_gpu(recipe, model, gpu.memory, f"one {gpu.name} (cluster.gpu)")
+    elif recipe.trainer.device == "cpu":
+        _check_host(recipe, model, host_memory())
     elif (memory := gpu_memory()) is not None:
         _check_gpu(recipe, model, memory, "this machine's GPU")
-    else:
-        _check_host(recipe, model, host_memory())
 
 
 def _check_gpu(recipe: Recipe, model: ModelConfig, available: float, whose: str) -> None:
@@ -37,11 +37,11 @@ def _check_host(recipe: Recipe, model: ModelConfig, available: float) -> None:
     trainer, work = recipe.trainer, recipe_workload(recipe)
     stages = [memory_on_rank(model, trainer, work, stage) for stage in range(trainer.pp)]
     ranks = trainer.world_size // trainer.pp
-    held = ranks * sum(stage.weights + stage.gradients + stage.optimizer + stage.host_optimizer for stage in stages)
+    held = ranks * sum(stage.weights + stage.gradients + stage.optimizer + stage.host for stage in stages)
     if held > available:
         raise RecipeError(
             f"trainer: cannot fit: its {trainer.world_size} ranks hold {_gb(held)} of weights, gradients and optimizer state, "
-            f"this machine has {_gb(available)} and no GPU; choose a smaller model, or as many GPUs as gagar plan says"
+            f"this machine has {_gb(available)}; choose a smaller model, or device: cuda and as many GPUs as gagar plan says"
         )
 
 

@@ -8,9 +8,7 @@ USABLE_HOST_MEMORY = 0.8 * 2e12  # of a node with 2 TB, as DGX H100 and H200 hav
 COMPUTE_EFFICIENCY = 0.4  # of the peak, in matrix products of this size
 LINK_EFFICIENCY = 0.7  # of a link's rate, in collectives
 
-# The host, one GPU's share: PCIe 5.0 x16 carries 64 GB/s, twelve channels of DDR5-4800 460 GB/s, which four GPUs share.
-PCIE_BYTES = 64e9
-HOST_MEMORY_BYTES = 460e9 / 4
+PCIE_BYTES = 64e9  # a second to one GPU, PCIe 5.0 x16
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ EXPERT_IMBALANCE = 2.0  # tokens that the busiest expert-parallel rank gets, ove
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on one GPU; `host_optimizer` lies in its machine's memory and is not in the total.
+    """Bytes on one GPU; `host` lies in its machine's memory and is not in the total: offloaded optimizer state, and the weights
+    of a reference that the loss compares with.
 
     activations: kept from forward to backward pass, for all micro-batches in flight. attention, feed_forward: what the layer
     under work takes beyond that. expert_imbalance: what more tokens than the mean add to them. logits: of the output layer."""
@@ -35,11 +36,11 @@ class Memory:
     feed_forward: float
     expert_imbalance: float
     logits: float
-    host_optimizer: float
+    host: float
 
     @property
     def total(self) -> float:
-        return sum(getattr(self, kind.name) for kind in fields(self)) - self.host_optimizer
+        return sum(getattr(self, kind.name) for kind in fields(self)) - self.host
 
 
 def memory_on_rank(
@@ -92,5 +93,5 @@ def _memory(
         feed_forward=max(layer.feed_forward for layer, _ in layers),
         expert_imbalance=(imbalance - 1) * (kept_by_experts + max(layer.by_experts for layer, _ in layers)),
         logits=logits,
-        host_optimizer=states.optimizer if layout.offload_optimizer else 0.0,
+        host=(states.optimizer if layout.offload_optimizer else 0.0) + (states.weights if layout.loss.kl_coef else 0.0),
     )

@@ -63,15 +63,15 @@ def cheapest_fit(model: ModelConfig, layout: TrainerSection, work: Workload, gpu
             raise ValueError(reason)
         if not reason:
             candidates.append(Candidate(variant, stage, memory, step_cost(model, variant, work, gpu)))
-    return min(candidates, key=lambda candidate: candidate.cost.total)
+    return min(reversed(candidates), key=lambda candidate: candidate.cost.total)
 
 
 def misfit(memory: Memory, gpu: Gpu) -> str | None:
     """Why it does not fit, None where it does."""
     if memory.total > gpu.usable_memory:
         return f"memory: more than the {gpu.usable_memory / 1e9:.0f} GB of a GPU that are free for it"
-    if memory.host_optimizer * GPUS_PER_NODE > USABLE_HOST_MEMORY:
-        return f"memory: optimizer states of more than the {USABLE_HOST_MEMORY / 1e9:.0f} GB of a node that are free for them"
+    if memory.host * GPUS_PER_NODE > USABLE_HOST_MEMORY:
+        return f"memory: more than the {USABLE_HOST_MEMORY / 1e9:.0f} GB of a node's host that are free for it"
     return None
 
 

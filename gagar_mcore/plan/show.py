@@ -96,7 +96,7 @@ def _details(plan: Plan, chosen: LayoutPlan) -> list[RenderableType]:
         parameters.add_row(kind.name, *(f"{getattr(count, kind.name) / 1e6:,.1f}" for count in (whole, chosen.parameters)))
     return [
         parameters,
-        _amounts(f"memory, GB a GPU of {where}", chosen.memory, 1e9, ("host_optimizer",)),
+        _amounts(f"memory, GB a GPU of {where}", chosen.memory, 1e9, ("host",)),
         _amounts("sent in a step, GB a GPU", chosen.communication, 1e9),
         _amounts("seconds a step (a ranking, no prediction)", chosen.cost, 1),
         _amounts("new weights to the engines, GB", plan.weight_sync, 1e9, total=False),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gagar_mcore.config.load import RecipeError, build_recipe, load_recipe
 from gagar_mcore.config.recipe import Recipe
-from gagar_mcore.config.shipped import shipped_checkpoint, shipped_recipe
+from gagar_mcore.config.shipped import shipped_checkpoint, shipped_recipe, shipped_recipe_names
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.huggingface import read_config
 from gagar_mcore.models.presets import PRESETS, preset
@@ -16,8 +16,11 @@ SIZES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 def read_source(name: str, overrides: Sequence[str]) -> tuple[Recipe, bool]:
     """The recipe `name`, or one around the preset of that name, and whether it fixes a layout: a recipe does, a preset where an
     override names one of `SIZES`. Raises RecipeError."""
-    if Path(name).is_file() or shipped_recipe(name) is not None or name not in PRESETS:
+    if Path(name).is_file() or shipped_recipe(name) is not None:
         return load_recipe(name, overrides), True
+    if name not in PRESETS:
+        known = ", ".join((*shipped_recipe_names(), *PRESETS))
+        raise RecipeError(f"{name}: no such file, and neither a shipped recipe nor a preset; there are: {known}")
     fixed = any(override.startswith(tuple(f"trainer.{size}=" for size in SIZES)) for override in overrides)
     return build_recipe(_around(name), overrides, name), fixed
 
@@ -46,5 +49,5 @@ def _around(name: str) -> dict[str, object]:
         "output": f"runs/{name}",
         "model": {"preset": name, "init": name},
         "rollout": {"max_context": min(32768, PRESETS[name].max_positions)},
-        "trainer": {"tp": 1, "ep": 1, "precision": "bf16", "recompute": "full", "tokens_per_microbatch": 16384},
+        "trainer": {"device": "cuda", "tp": 1, "ep": 1, "precision": "bf16", "recompute": "full", "tokens_per_microbatch": 16384},
     }

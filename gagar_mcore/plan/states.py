@@ -15,18 +15,20 @@ class States:
 
 
 def training_states(count: ParameterCount, layout: TrainerSection) -> States:
-    """Weights in the recipe's precision and a gradient for each that trains. Adam's state, fp32 master weights (where weights are
-    not fp32 themselves) and two moments, is split over the ranks that hold the same weights, and so is the fp32 copy of bf16
-    gradients that an update reads."""
+    """Weights in the recipe's precision and a gradient for each that trains; Adam's state is split over the ranks that hold the
+    same weights."""
     dense, experts = trained_parameters(count, layout)
-    master = 4 if layout.precision == "bf16" else 0
-    summed = 4 if layout.gradient_dtype == "bf16" and not layout.offload_optimizer else 0
-    moments = 2 * (2 if layout.optimizer.state_dtype == "bf16" else 4)
     return States(
         weights=value_bytes(layout) * (count.model + count.mtp),
         gradients=gradient_bytes(layout) * (dense + experts),
-        optimizer=(master + moments + summed) * (dense / dense_replicas(layout) + experts / expert_replicas(layout)),
+        optimizer=state_bytes(layout) * (dense / dense_replicas(layout) + experts / expert_replicas(layout)),
     )
+
+
+def state_bytes(layout: TrainerSection) -> int:
+    """Of one parameter: two moments, and an fp32 master weight unless it is fp32 itself."""
+    moments = 2 * (2 if layout.optimizer.state_dtype == "bf16" else 4)
+    return moments + (4 if layout.precision == "bf16" else 0)
 
 
 def trained_parameters(count: ParameterCount, layout: TrainerSection) -> tuple[int, int]:

@@ -22,9 +22,14 @@ def test_the_chunk_of_logits_is_that_of_the_operator():
     assert LOGITS_CHUNK == GPU_CHUNK
 
 
-def test_an_empty_list_of_visible_devices_is_no_gpu(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+def test_the_memory_of_a_gpu_is_read_where_its_tool_is(tmp_path, monkeypatch):
+    """A stand-in for nvidia-smi: no GPU is at hand."""
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert gpu_memory() is None
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 81559\necho 143771\necho '[N/A]'\n")
+    tool.chmod(0o755)
+    assert gpu_memory() == 143771 << 20
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-sft"])
@@ -34,9 +39,8 @@ def test_the_tiny_recipes_fit_everywhere(name):
         check_fit(load_recipe(name, [f"cluster.gpu={gpu}"]), preset("tiny"))
 
 
-def test_without_a_gpu_what_all_ranks_hold_counts(monkeypatch):
+def test_on_a_cpu_what_all_ranks_hold_counts():
     """fp32: 16 bytes a parameter on one rank; data-parallel ranks hold 8 more each."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     one, eight = (load_recipe("tiny", ["trainer.tp=1", "trainer.ep=1", f"trainer.dp={dp}"]) for dp in (1, 8))
     vocabulary = int(host_memory() / (2 * 16 * 128))  # what one rank holds is as large as the machine's memory
     check_fit(one, replace(preset("tiny"), vocab_size=int(0.9 * vocabulary)))

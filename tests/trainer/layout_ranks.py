@@ -122,8 +122,8 @@ def compute(model: ModelConfig, recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def allocated_bytes(policy: Any) -> list[tuple[int, int, int]]:
-    """Of each rank: its pipeline stage, bytes of its experts and of all its other weights."""
+def allocated_bytes(policy: Any) -> list[tuple[int, int, int, int]]:
+    """Of each rank: its pipeline stage, bytes of its experts, of all its other weights, and of the optimizer's state."""
     from megatron.core import parallel_state
 
     tensors = [item for chunk in policy.chunks for item in (*chunk.named_parameters(), *chunk.named_buffers())]
@@ -132,7 +132,8 @@ def allocated_bytes(policy: Any) -> list[tuple[int, int, int]]:
         if not name.endswith("local_tokens_per_expert"):  # a statistic
             sizes[".experts." in name] += tensor.nbytes
     ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(ranks, (parallel_state.get_pipeline_model_parallel_rank(), sizes[True], sizes[False]))
+    state = sum(part.optimizer.state_bytes() for part in policy.optimizer.chained_optimizers)
+    dist.all_gather_object(ranks, (parallel_state.get_pipeline_model_parallel_rank(), sizes[True], sizes[False], state))
     return ranks
 
 

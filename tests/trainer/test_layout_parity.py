@@ -12,14 +12,23 @@ from conftest import ENVIRONMENT
 from layout_ranks import MODELS, layout_of
 
 from gagar_mcore.plan.parameters import parameters_on_rank
+from gagar_mcore.plan.states import training_states
 
 QUICK = (
     "mimo_v2:tp2",  # expert gradients without expert parallelism
     "mimo_v2:pp2 vpp2",
     "mimo_v2:dp2 etp2",
+    "mimo_v2:tp2 cp2 ep2",
     "mimo_v2:tp2 pp2 ep2",
 )
 OTHERS = (
+    "mimo_v2:cp2",
+    "mimo_v2:cp4",
+    "mimo_v2:cp4 ep2",
+    "mimo_v2:pp2 cp2",
+    "mimo_v2:tp2 cp2",
+    "mimo_v2:cp2 dp2 ep4",
+    "mimo_v2:tp2 pp2 cp2 ep2 etp2",
     "mimo_v2:dp2",
     "mimo_v2:ep2 dp2",
     "mimo_v2:tp2 ep2",
@@ -37,6 +46,7 @@ OTHERS = (
     "mimo_v2:tp2 pp2 vpp2 dp2 ep2",
     "mimo_v2:tp4 pp2 ep2 etp2",
     "qwen3_moe:pp2 vpp2",
+    "qwen3_moe:tp2 cp2 ep2",
     "qwen3_moe:tp2 pp2 ep2",
     "qwen3_moe:tp2 dp2 ep2 etp2",
 )
@@ -97,7 +107,9 @@ def test_every_rank_allocates_what_the_plan_counts(computed, job):
     ranks, layout, float32 = computed[job]["bytes"], layout_of(job), 4
     planned = [parameters_on_rank(MODELS[job.split(":")[0]], layout, stage) for stage in range(layout.pp)]
 
-    assert len(ranks) == layout.world_size and {stage for stage, _, _ in ranks} == set(range(layout.pp))
-    for stage, experts, others in ranks:
+    assert len(ranks) == layout.world_size and {stage for stage, *_ in ranks} == set(range(layout.pp))
+    for stage, experts, others, _ in ranks:
         assert experts == float32 * planned[stage].experts
         assert others == float32 * (planned[stage].model - planned[stage].experts + planned[stage].mtp)
+    states = [training_states(planned[stage], layout).optimizer for stage, *_ in ranks]
+    assert sum(state for *_, state in ranks) == pytest.approx(sum(states), rel=0.01)  # a selection bias has none

@@ -1,0 +1,80 @@
+"""Counted by hand for a rank of a small model: 4 layers, 3 of them with experts, 2 sliding; fp32, 64 sequences of 256 tokens."""
+
+from dataclasses import asdict
+
+import pytest
+
+from gagar_mcore.config.learning import TrainerSection
+from gagar_mcore.models.presets import preset
+from gagar_mcore.plan.communication import step_communication
+from gagar_mcore.plan.cost import step_cost
+from gagar_mcore.plan.gpus import GPUS, LINK_EFFICIENCY
+from gagar_mcore.plan.parameters import parameters_on_rank
+from gagar_mcore.plan.workload import Workload
+
+TINY = preset("tiny")
+WORK = Workload(sequences=64, context=256)
+STREAM = 64 * 256 * 128 * 4  # a step's hidden states once
+
+
+def sent(**sizes) -> dict[str, float]:
+    return asdict(step_communication(TINY, TrainerSection(**{"tp": 1, "ep": 1, **sizes}), WORK))
+
+
+def only(kind: str, amounts: dict[str, float]) -> float:
+    assert all(amount == 0 for name, amount in amounts.items() if name != kind)
+    return amounts[kind]
+
+
+def test_one_rank_sends_nothing():
+    assert not any(sent().values())
+
+
+def test_tensor_parallelism_gathers_around_attention_and_dense_layers():
+    """Five collectives, of which each rank sends half a stream, around 4 attentions and 1 dense network; seven if recomputed."""
+    assert only("tensor", {**sent(tp=2), "gradients": 0, "weights": 0}) == 5 * 5 * STREAM / 2
+    assert sent(tp=2, recompute="full")["tensor"] == 7 * 5 * STREAM / 2
+
+
+def test_experts_get_and_return_top_k_copies_of_each_token():
+    """Four exchanges in 3 layers, of two copies of half the tokens, of which half leave the rank."""
+    assert sent(ep=2, dp=2)["experts"] == 4 * 3 * 2 * STREAM / 2 / 2
+
+
+def test_a_stage_passes_activations_on_and_gradients_back():
+    assert sent(pp=2)["pipeline"] == 2 * STREAM
+    assert sent(pp=2, vpp=2)["pipeline"] == 4 * STREAM
+
+
+def test_a_ring_for_global_layers_and_a_halo_for_sliding_ones():
+    key = (32 + 24) * 4
+    ring = 2 * 3 * (4 - 1) * 64 * 64 * 2 * key  # layers, passes, steps, sequences, own tokens, heads
+    halo = 2 * 2 * 64 * 2 * 32 * 4 * key  # layers, passes, sequences, chunks, window, heads
+    assert sent(cp=4)["context"] == ring + halo
+
+
+def test_replicas_reduce_what_trains_and_gather_what_they_updated():
+    count = parameters_on_rank(TINY, TrainerSection(tp=1, ep=2, dp=2), 0)
+    dense, both = count.model - count.experts - count.router, sent(ep=2, dp=2)
+    assert both["gradients"] == both["weights"] == 4 * dense / 2  # each expert lives on one rank alone
+    assert sent(dp=2)["gradients"] == 4 * (dense + 2 * count.experts) / 2
+
+
+def test_what_leaves_a_node_takes_the_network():
+    h100, model = GPUS["h100"], preset("mimo-v2-flash")
+    inside, across = (TrainerSection(tp=1, ep=ep, dp=16, precision="bf16") for ep in (8, 16))
+    work = Workload(128, 32768)
+    for layout, seconds in ((inside, 1 / h100.nvlink), (across, 7 / 15 / h100.nvlink + 8 / 15 / h100.network)):
+        exchanged = step_communication(model, layout, work).experts
+        assert step_cost(model, layout, work, h100).experts == pytest.approx(exchanged * seconds / LINK_EFFICIENCY)
+
+
+def test_interleaving_and_more_micro_batches_shrink_the_bubble():
+    model, h100 = preset("mimo-v2-flash"), GPUS["h100"]
+    layout = TrainerSection(tp=4, ep=16, pp=4, cp=2, dp=4, precision="bf16", tokens_per_microbatch=16384)
+    usual = step_cost(model, layout, Workload(128, 32768), h100)
+    working = usual.compute + usual.tensor + usual.experts + usual.context + usual.pipeline
+    assert usual.bubble == pytest.approx(3 / 32 * working)  # 3 other stages, 32 micro-batches
+    more = step_cost(model, layout, Workload(512, 32768), h100)
+    chunks = step_cost(model, layout.model_copy(update={"vpp": 2}), Workload(128, 32768), h100)
+    assert chunks.bubble < 0.6 * usual.bubble and more.bubble == pytest.approx(usual.bubble)
