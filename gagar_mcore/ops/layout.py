@@ -103,15 +103,12 @@ class TokenLayout:
         places = torch.arange(self.num_local, device=self.cu_local.device)
         return torch.searchsorted(self.cu_local, places, right=True) - 1
 
-    def tokens(self) -> Tensor:
-        """Index `[num_local]` int64 of the token that stands at each local position, -1 on padding."""
-        return self._tokens_after(0)
-
     def predicted_tokens(self) -> Tensor:
         """Index `[num_local]` int64 of the token that each local position predicts, -1 on padding and at a sequence's end."""
-        return self._tokens_after(1)
+        return self.tokens_after(1)
 
-    def _tokens_after(self, steps: int) -> Tensor:
+    def tokens_after(self, steps: int) -> Tensor:
+        """Index `[num_local]` int64 of the token `steps` places after each local position, -1 where its sequence has none."""
         sequence = self.sequences()
         filling = sequence == self.num_sequences
         sequence = sequence.masked_fill(filling, 0)

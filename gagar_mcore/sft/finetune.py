@@ -25,7 +25,13 @@ from gagar_mcore.trainer.parts import Parts, StepPlan, plan_step
 from gagar_mcore.trainer.sequences import StepSequences
 from gagar_mcore.trainer.setup import Policy, build_policy
 from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors, on_first_rank
-from gagar_mcore.trainer.update import accumulate_gradients, data_parallel_rank, over_last_stages, step_optimizer
+from gagar_mcore.trainer.update import (
+    accumulate_gradients,
+    context_parallel_group,
+    data_parallel_rank,
+    over_last_stages,
+    step_optimizer,
+)
 from gagar_mcore.weights.files import open_tensors, read_companions, write_checkpoint
 
 log = logging.getLogger(__name__)
@@ -76,7 +82,8 @@ def train_step(policy: Policy, data: SftData, trainer: TrainerSection, step: int
 def sft_parts(data: SftData, plan: StepPlan, trainer: TrainerSection, step: int) -> Parts[SftPart]:
     """This rank's micro-batches of one step."""
     groups = plan.packing.microbatches[data_parallel_rank()]
-    return Parts(groups, partial(sft_part, data, plan.sequences, data.denominator(step), trainer.tp))
+    build = partial(sft_part, data, plan.sequences, data.denominator(step), trainer.tp, cp_group=context_parallel_group())
+    return Parts(groups, build)
 
 
 def part_loss(part: SftPart, logprobs: Tensor, _entropies: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,9 +121,10 @@ def metrics_writer(path: Path | None) -> Callable[[dict[str, float]], None]:
     return report
 
 
-def sft_part(data: SftData, sequences: StepSequences, denominator: float, tp: int, indices: Sequence[int]) -> SftPart:
+def sft_part(
+    data: SftData, sequences: StepSequences, denominator: float, tp: int, indices: Sequence[int], cp_group: Any = None
+) -> SftPart:
     """The micro-batch of the step's sequences `indices`; reads no other tokens."""
     tokens, weights = (sequences.select(column, indices) for column in (data.tokens, data.loss_weights))
-    scored = weights > 0
-    packed = pack_tokens(tokens, sequences.bounds(indices), scored, tp)
-    return SftPart(packed, torch.as_tensor(weights[scored] / denominator, dtype=torch.float32, device=device()))
+    packed = pack_tokens(tokens, sequences.bounds(indices), weights > 0, tp, cp_group)
+    return SftPart(packed, torch.as_tensor(weights / denominator, dtype=torch.float32, device=device())[packed.scored])

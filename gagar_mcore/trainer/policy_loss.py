@@ -15,7 +15,7 @@ from gagar_mcore.ops.fused import policy_loss, sequence_counts
 from gagar_mcore.ops.stats import PolicyStats
 from gagar_mcore.trainer.microbatch import device
 from gagar_mcore.trainer.policy_part import PolicyPart
-from gagar_mcore.trainer.update import over_last_stages, over_replicas
+from gagar_mcore.trainer.update import context_parallel_group, over_last_stages, over_replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,14 @@ def part_loss(
         old_logprobs=at_logits(part, old) if section.old == "current" else None,
         ref_logprobs=None if part.reference is None else at_logits(part, part.reference),
         behaviour=behaviour,
+        cp_group=context_parallel_group(),
     )
     return loss, PartStats(stats, entropies.double().sum())
 
 
 def at_logits(part: PolicyPart, values: Tensor) -> Tensor:
     """Values `[N]` of the scored tokens, each where the logits that predict it lie, `[num_local]`, and 0 elsewhere."""
-    return values.new_zeros(part.layout.num_local).index_put((part.packed_tokens.scored - 1,), values)
+    return values.new_zeros(part.layout.num_local).index_put((part.packed_tokens.predicting,), values)
 
 
 def step_behaviour(parts: Iterable[PolicyPart], params: BehaviourParams) -> Behaviour:

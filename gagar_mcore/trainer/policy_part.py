@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from gagar_mcore.records.batch import Batch
 from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens
 from gagar_mcore.trainer.parts import Parts, StepPlan
 from gagar_mcore.trainer.sequences import StepSequences
-from gagar_mcore.trainer.update import data_parallel_rank
+from gagar_mcore.trainer.update import context_parallel_group, data_parallel_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,12 @@ class PolicyPart:
     flags: Tensor
     advantages: Tensor
     weights: Tensor
-    layout: TokenLayout
     old: Tensor | None = None
     reference: Tensor | None = None
+
+    @property
+    def layout(self) -> TokenLayout:
+        return self.packed_tokens.layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +72,18 @@ def split_batch(batch: Batch, count: int) -> list[Batch]:
 def policy_parts(batch: Batch, plan: StepPlan, trainer: TrainerSection) -> Parts[PolicyPart]:
     """This rank's micro-batches."""
     groups = plan.packing.microbatches[data_parallel_rank()]
-    return Parts(groups, partial(policy_part, batch, plan.sequences, trainer.tp))
+    return Parts(groups, partial(policy_part, batch, plan.sequences, trainer.tp, cp_group=context_parallel_group()))
 
 
-def policy_part(batch: Batch, sequences: StepSequences, tp: int, indices: Sequence[int]) -> PolicyPart:
+def policy_part(batch: Batch, sequences: StepSequences, tp: int, indices: Sequence[int], cp_group: Any = None) -> PolicyPart:
     """The micro-batch of the sequences `indices`; reads no other tokens."""
     bounds = sequences.bounds(indices)
     columns = (batch.tokens, batch.logprobs, batch.loss_mask, batch.error_mask)
     tokens, logprobs, trained, errors = (sequences.select(column, indices) for column in columns)
     return PolicyPart(
-        packed_tokens=pack_tokens(tokens, bounds, trained.astype(bool), tp),
+        packed_tokens=pack_tokens(tokens, bounds, trained.astype(bool), tp, cp_group),
         rollout_logprobs=torch.as_tensor(logprobs, device=device()),
         flags=torch.as_tensor(trained | errors << 1, device=device()),
         advantages=torch.as_tensor(batch.advantages[list(indices)], device=device()),
         weights=torch.as_tensor(batch.weights[list(indices)], device=device()),
-        layout=TokenLayout.build(torch.as_tensor(bounds)).to(device()),
     )

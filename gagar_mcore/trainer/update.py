@@ -36,14 +36,14 @@ def run_model(gpt: Any, batch: PackedTokens) -> Tensor:
 
 def scored_logprobs(gpt: Any, hidden: Tensor, batch: PackedTokens, temperature: float) -> tuple[Tensor, Tensor]:
     """Log-probabilities of the scored tokens and, without gradient, entropies of the model's distribution at `temperature`,
-    both `[N]` float32, from what `run_model` gave. The hidden state that predicts a token stands one place before it."""
+    both `[N]` float32, from what `run_model` gave."""
     gathered = gpt.config.sequence_parallel
     if gathered:  # its backward pass adds up what the vocabulary's shards contribute, as before any column-parallel layer
         hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=True)
     logprobs, entropies = linear_logprobs(
-        hidden[:, 0].index_select(0, batch.scored - 1),
+        hidden[:, 0].index_select(0, batch.predicting),
         gpt.output_layer.weight,
-        batch.tokens[batch.scored],
+        batch.targets,
         temperature=temperature,
         group=parallel_state.get_tensor_model_parallel_group(),
         entropy="detached",
@@ -124,6 +124,12 @@ def data_parallel_rank() -> int:
     """Ranks of one number hold the same sequences."""
     rank: int = parallel_state.get_data_parallel_rank()
     return rank
+
+
+def context_parallel_group() -> Any:
+    """The ranks that share sequences; None where each is whole on one."""
+    group = parallel_state.get_context_parallel_group()
+    return group if group.size() > 1 else None
 
 
 def over_replicas(values: Tensor, operation: Any = dist.ReduceOp.SUM) -> Tensor:
