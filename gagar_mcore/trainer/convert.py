@@ -3,6 +3,7 @@ Imported after `rank.start_rank`."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -91,18 +92,17 @@ def write_shards(local: Mapping[str, Tensor], storage: Storage, max_bytes: int, 
     before = sum(map(len, plans[: dist.get_rank()]))
     own = plans[dist.get_rank()]
     files = {directory / shard_name(before + number, count): file for number, file in enumerate(own, start=1)}
-    write_files(files, _stored(local, [rule for rule, _ in rules], storage))
+    write_files(files, chain.from_iterable(_stored(local, rule, storage) for rule, _ in rules))
     if dist.get_rank() == 0:
         everything = [file for plan in plans for file in plan]
         write_index({shard_name(number, count): file for number, file in enumerate(everything, start=1)}, directory)
 
 
-def _stored(local: Mapping[str, Tensor], rules: list[Rule], storage: Storage) -> Iterator[tuple[str, Tensor]]:
-    for rule in rules:
-        tensors = whole_tensors(local, storage.model, rule)
-        named = dict(zip(rule.tensors, tensors, strict=True)) if tensors else {}
-        for unit in units_of(rule.tensors) if named else ():
-            yield from storage.encode({name: named[name] for name in unit}).items()
+def _stored(local: Mapping[str, Tensor], rule: Rule, storage: Storage) -> Iterator[tuple[str, Tensor]]:
+    """What this rank has to write of one of its rules."""
+    named = dict(zip(rule.tensors, whole_tensors(local, storage.model, rule), strict=False))  # nothing on most ranks
+    for unit in units_of(rule.tensors) if named else ():
+        yield from storage.encode({name: named[name] for name in unit}).items()
 
 
 def _configuration(companions: Mapping[str, bytes], storage: Storage) -> bytes:

@@ -17,19 +17,24 @@ from gagar_mcore.weights.files import TensorReader
 
 @torch.no_grad()
 def load_tensors(chunks: Iterable[torch.nn.Module], model: ModelConfig, read: TensorReader) -> None:
-    """Set this rank's shard of every parameter. Raises ValueError where a tensor has another shape than the model."""
+    """Set this rank's shard of every parameter; one at a time is read. Raises ValueError where a tensor has another shape than
+    the model."""
     local = local_tensors(chunks)
     for rule in weight_rules(model):
         rank, name = _place(rule, model)
         if name not in local or rank not in (None, parallel_state.get_expert_model_parallel_rank()):
             continue
-        group = _tensor_group(rule)
-        shard = rule.form.split([read(tensor) for tensor in rule.tensors], group.size())[group.rank()]
-        if shard.shape != local[name].shape:
-            raise ValueError(f"{rule.tensors[0]}: its shape does not fit the model of config.json")
-        local.pop(name).copy_(shard)
+        _set_shard(local.pop(name), rule, read)
     if local:
         raise RuntimeError(f"no weight rule for {sorted(local)}")
+
+
+def _set_shard(shard: Tensor, rule: Rule, read: TensorReader) -> None:
+    group = _tensor_group(rule)
+    own = rule.form.split([read(tensor) for tensor in rule.tensors], group.size())[group.rank()]
+    if own.shape != shard.shape:
+        raise ValueError(f"{rule.tensors[0]}: its shape does not fit the model of config.json")
+    shard.copy_(own)
 
 
 @torch.no_grad()

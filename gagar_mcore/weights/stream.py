@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -49,12 +49,15 @@ def write_files(files: Mapping[Path, Sequence[TensorSpec]], tensors: Iterator[tu
         with open(path, "wb") as file:
             file.write(_header(specs))
             for spec in specs:
-                name, tensor = next(tensors, ("nothing", torch.empty(0)))
-                if spec != (given := TensorSpec(name, tuple(tensor.shape), tensor.dtype)):
-                    raise ValueError(f"{path}: {given} comes where {spec} was announced")
-                file.write(tensor.contiguous().cpu().view(torch.uint8).numpy().data)
+                _write_tensor(file, spec, *next(tensors, ("nothing", torch.empty(0))))
     for name, _ in tensors:
         raise ValueError(f"{name}: was not announced")
+
+
+def _write_tensor(file: IO[bytes], spec: TensorSpec, name: str, tensor: Tensor) -> None:
+    if spec != (given := TensorSpec(name, tuple(tensor.shape), tensor.dtype)):
+        raise ValueError(f"{file.name}: {given} comes where {spec} was announced")
+    file.write(tensor.contiguous().cpu().view(torch.uint8).numpy().data)
 
 
 def _header(specs: Sequence[TensorSpec]) -> bytes:
