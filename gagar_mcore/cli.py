@@ -181,11 +181,14 @@ def explain(
 
 
 @app.command()
-def doctor() -> None:
+def doctor(
+    gpu: Annotated[bool, typer.Option("--gpu", help="Compute on a GPU, and compare with what it should give.")] = False,
+) -> None:
     """What this machine can run, with the mend for what it cannot."""
     from gagar_mcore.launcher.doctor import print_diagnosis
+    from gagar_mcore.launcher.gpu_doctor import print_gpu_diagnosis
 
-    raise typer.Exit(0 if print_diagnosis() else 1)
+    raise typer.Exit(0 if (print_gpu_diagnosis() if gpu else print_diagnosis()) else 1)
 
 
 @tasks_app.command("make")

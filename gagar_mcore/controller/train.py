@@ -81,8 +81,10 @@ def publish_batch(run: Run, collection: Collection) -> int:
 
 
 async def take_weights(run: Run, services: RolloutServices, trainer: TrainerClient, version: int, console: Console) -> None:
-    """Wait for the trainer to come to `version`, load these weights into the engine, and evaluate them when due."""
+    """Wait for the trainer to come to `version`, load these weights into the engine, and evaluate them when due. Engine and
+    trainer may share a GPU: they take turns."""
     console.stage("train", 0, 1)
+    await services.engine.release_memory()
     weights = await trainer.weights(version)
     started = time.monotonic()
     await services.engine.load_weights(weights, version)

@@ -25,9 +25,8 @@ class TrainerClient:
     _process: ManagedProcess | None = field(default=None)
 
     async def start(self) -> None:
-        trainer = self.recipe.trainer
         log = self.layout.logs / "trainer.log"
-        self._process = await start_trainer(self.layout.root, self.epoch, trainer.world_size, trainer.threads, log)
+        self._process = await start_trainer(self.layout.root, self.epoch, self.recipe.trainer, log)
 
     async def weights(self, version: int) -> Path:
         """The published weights of `version`, once this epoch's trainer has come to them: what it makes again after a restart may

@@ -17,6 +17,8 @@ class Policy:
     Raises EngineError where the directory holds no such model, or where there is no such device.
     """
 
+    cache: PositionCache | None
+
     def __init__(self, directory: Path, version: int, rows: int, max_context: int | None = None, device: str = "cpu") -> None:
         if device == "cuda" and not torch.cuda.is_available():
             raise EngineError("engine.device: cuda, but torch sees no GPU: run gagar doctor, or set engine.device=cpu")
@@ -57,5 +59,5 @@ class Policy:
 
     def _occupy(self) -> PositionCache:
         self.model.to(self.device)
-        self.cache: PositionCache | None = PositionCache(self.architecture, self.rows, self.max_context, self.device)
-        return self.cache
+        self.cache = cache = PositionCache(self.architecture, self.rows, self.max_context, self.device)
+        return cache

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +14,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gagar_mcore.launcher.gpu import ProbeFailed, gpu_findings, look_for_gpus
 from gagar_mcore.ops.build import BuildError, compile_command
 from gagar_sandbox import Check, diagnose
 
 
 def print_diagnosis(directory: Path = Path()) -> bool:
     """Print every finding about this machine and `directory`, where runs would lie; True where all that is needed is there."""
-    findings = [*_python(), *_packages(), _resources(), _storage(directory), *_sandbox(), _gpu()]
+    return print_findings([*_python(), *_packages(), _resources(), _storage(directory), *_sandbox(), *_gpu()])
+
+
+def print_findings(findings: Sequence[Check]) -> bool:
+    """True where all that is needed is there."""
     table = Table(box=None, padding=(0, 1), header_style="dim")
     for title in ("", "what", "found", "mend"):
         table.add_column(title, overflow="fold")
@@ -95,6 +101,10 @@ def _sandbox() -> list[Check]:
     return [replace(check, name=f"sandbox: {check.name}") for check in diagnose()]
 
 
-def _gpu() -> Check:
-    nvidia = shutil.which("nvidia-smi")
-    return Check("NVIDIA GPU", nvidia is not None, nvidia or "none", "not needed for the tiny recipe", needed=False)
+def _gpu() -> list[Check]:
+    """For recipes with `device: cuda`; no other needs one."""
+    try:
+        findings = gpu_findings(look_for_gpus())
+    except ProbeFailed as error:
+        findings = [Check("NVIDIA GPU", False, "unknown", str(error))]
+    return [replace(check, name=f"one GPU: {check.name}", needed=False) for check in findings]

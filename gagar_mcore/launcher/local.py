@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.lifetime import die_with_parent
 
 
@@ -64,15 +65,22 @@ class ManagedProcess:
             await self._process.wait()
 
 
-async def start_trainer(run: Path, epoch: int, ranks: int, threads: int, log: Path) -> ManagedProcess:
+async def start_trainer(run: Path, epoch: int, trainer: TrainerSection, log: Path) -> ManagedProcess:
     """The Megatron ranks under torchrun; they take their recipe and batches from the run directory."""
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0"),
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={trainer.world_size}"),
+        "--max-restarts=0",
         *("-m", "gagar_mcore.trainer.main", str(run), "--epoch", str(epoch)),
     ]
-    return await ManagedProcess.start("trainer", command, log, rank_environment(threads))
+    return await ManagedProcess.start("trainer", command, log, rank_environment(trainer.threads))
 
 
 def rank_environment(threads: int) -> dict[str, str]:
-    """Threads that wait sleep: spinning ones take the cores from the other processes of the machine."""
-    return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
+    """Threads that wait sleep: spinning ones take the cores from the other processes of the machine. Megatron wants kernels of
+    communication and computation to start in the order of the calls: one queue."""
+    return {
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "PYTHONUNBUFFERED": "1",
+    }

@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from gagar_mcore.config.recipe import Recipe
@@ -35,6 +36,7 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
     for step in range(applied + 1, recipe.train.steps + 1):
         metrics = apply_batch(policy, next_batch(layout, step), recipe, step, reference)
         tensors = on_first_rank(gather_tensors(local_tensors(policy.chunks), policy.model))
+        torch.cuda.empty_cache()  # an engine on the same GPU takes its turn; what was scratch of the step is its now
         if dist.get_rank() == 0:
             fence()
             publish_json(layout.step_metrics(step, "train"), metrics, fence.epoch)

@@ -11,19 +11,23 @@ import torch
 import torch.distributed as dist
 
 from gagar_mcore.config.learning import TrainerSection
-from gagar_mcore.ops.build import Device
+from gagar_mcore.devices import Device, device_environment
 from gagar_mcore.ops.library import library
 from gagar_mcore.trainer import cpu
 
 
 def start_rank(trainer: TrainerSection) -> None:
     """`prepare`, then `join`."""
-    prepare(trainer.threads)
+    prepare(trainer.threads, trainer.device)
     join(trainer)
 
 
-def prepare(threads: int) -> None:
-    """Make Megatron run in this process. Call once, before anything imports it."""
+def prepare(threads: int, device: Device = "cpu") -> None:
+    """Make Megatron run in this process. Call once, before anything imports it. Raises RuntimeError where there is no GPU for
+    `device: cuda`."""
+    os.environ.update(device_environment(device))
+    if device == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError("trainer.device: cuda, but torch sees no GPU here; gagar doctor says why")
     warnings.filterwarnings("ignore")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     torch.set_num_threads(threads)

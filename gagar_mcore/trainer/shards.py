@@ -80,9 +80,10 @@ def whole_tensors(local: Mapping[str, Tensor], model: ModelConfig, rule: Rule) -
 
 
 def on_first_rank(tensors: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    """All that `gather_tensors` gives on rank 0, nothing elsewhere, where one tensor at a time is in memory. A collective."""
+    """All that `gather_tensors` gives, in the host's memory of rank 0; nothing elsewhere, where one tensor at a time is in memory.
+    A collective."""
     if dist.get_rank() == 0:
-        return list(tensors)
+        return [(name, tensor.cpu()) for name, tensor in tensors]
     deque(tensors, maxlen=0)
     return []
 
