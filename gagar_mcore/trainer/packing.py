@@ -1,5 +1,6 @@
 """Cutting a step's sequences into micro-batches, the same on every rank."""
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,8 @@ COARSENESS = 50  # thousands of micro-batches may be one part in so many more th
 @dataclass(frozen=True, slots=True)
 class Limits:
     """tokens: positions of a micro-batch on one rank. Each sequence is filled up to a multiple of 2 cp positions where cp > 1,
-    and all of a micro-batch to a multiple of tp on each rank. The number of micro-batches is a multiple of `multiple`."""
+    and all of a micro-batch to a multiple of tp on each rank, an even one where cp > 1. The number of micro-batches is a multiple
+    of `multiple`."""
 
     tokens: int
     dp: int = 1
@@ -28,7 +30,8 @@ class Limits:
 
     def filled(self, positions: Ints) -> Ints:
         """Positions that a micro-batch takes whose sequences take `positions`; one without sequences is filling alone."""
-        return -(-np.maximum(positions, 1) // (self.tp * self.cp)) * self.tp * self.cp
+        multiple = math.lcm(self.tp, 1 if self.cp == 1 else 2) * self.cp
+        return -(-np.maximum(positions, 1) // multiple) * multiple
 
 
 @dataclass(frozen=True, slots=True)

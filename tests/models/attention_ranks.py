@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -40,7 +41,8 @@ class Inputs:
     probe: Tensor
 
 
-CASES = [Case(*case) for case in product((2, 4), WINDOWS, (False, True), range(3))]
+CASES = [Case(*case) for case in product((2, 4), WINDOWS, (False, True), range(2))]
+BORDER_WINDOW, BORDER_CHUNK = 5, 8
 
 
 def inputs(case: Case) -> Inputs:
@@ -95,8 +97,23 @@ def over_ranks(case: Case, group: dist.ProcessGroup) -> dict[str, Tensor]:
     return totals
 
 
-def compute_everything(target: Path) -> list[dict[str, Tensor]]:
-    """What the ranks give for each of CASES, through a file below `target`."""
+def seen_over_borders(cp: int, distance: int, group: dist.ProcessGroup) -> list[bool]:
+    """Whether the first query of each chunk but the first sees the key `distance` places before, where it sees BORDER_WINDOW."""
+    query, key, value = (torch.randn(2 * BORDER_CHUNK, *shape) for shape in ((HEADS, DIM), (GROUPS, DIM), (GROUPS, VALUE_DIM)))
+    packed = packed_sequences(torch.tensor([0, 2 * BORDER_CHUNK]), group)
+    before = packed_attention(query, key, value, packed, BORDER_WINDOW, None)
+    seen = []
+    for border in range(BORDER_CHUNK, 2 * cp * BORDER_CHUNK, BORDER_CHUNK):
+        changed = key + (packed.positions == border - distance)[:, None, None]
+        after = packed_attention(query, changed, value, packed, BORDER_WINDOW, None)
+        differs = ((after != before).flatten(1).any(1) & (packed.positions == border)).any().int()
+        dist.all_reduce(differs, op=dist.ReduceOp.MAX, group=group)
+        seen.append(bool(differs))
+    return seen
+
+
+def compute_everything(target: Path) -> dict[Any, Any]:
+    """What the ranks give: `over_ranks` by case, `seen_over_borders` by (cp, distance). Through a file below `target`."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed", "gagar_mcore.models.packed"])
     ranks = [context.Process(target=run_rank, args=(rank, target), daemon=True) for rank in range(RANKS)]
@@ -106,7 +123,7 @@ def compute_everything(target: Path) -> list[dict[str, Tensor]]:
     for process in ranks:
         process.join(max(0.0, ended - time.monotonic()))
     assert [process.exitcode for process in ranks] == [0] * RANKS
-    return torch.load(target / "results")
+    return torch.load(target / "results", weights_only=False)
 
 
 def run_rank(rank: int, target: Path) -> None:
@@ -115,7 +132,9 @@ def run_rank(rank: int, target: Path) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=DEADLINE)
     pairs = [dist.new_group(ranks) for ranks in ((0, 1), (2, 3))]
     groups = {2: pairs[rank // 2], 4: dist.group.WORLD}
-    results = [over_ranks(case, groups[case.cp]) for case in CASES]
+    results: dict[Any, Any] = {case: over_ranks(case, groups[case.cp]) for case in CASES}
+    for cp, distance in product((2, 4), (BORDER_WINDOW - 1, BORDER_WINDOW)):
+        results[cp, distance] = seen_over_borders(cp, distance, groups[cp])
     if rank == 0:
         torch.save(results, target / "results")
     dist.barrier()

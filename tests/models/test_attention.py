@@ -8,10 +8,10 @@ LENGTHS = (5, 1, 9)
 HEADS, GROUPS, DIM, VALUE_DIM = 4, 2, 8, 6
 
 
-def heads(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def heads(seed: int, tokens: int = sum(LENGTHS)) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     shapes = ((HEADS, DIM), (GROUPS, DIM), (GROUPS, VALUE_DIM))
-    query, key, value = (torch.randn(sum(LENGTHS), *shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    query, key, value = (torch.randn(tokens, *shape, generator=generator, dtype=torch.float64) for shape in shapes)
     return query, key, value
 
 
@@ -77,3 +77,47 @@ def test_rotation_turns_the_first_dimensions_by_position_and_keeps_the_rest():
     angle = torch.tensor(2.0)
     expected = query[2, 0, 0] * angle.cos() - query[2, 0, 2] * angle.sin()
     assert torch.isclose(rotated[2, 0, 0], expected, atol=1e-6)
+
+
+def dense(query, key, value, window, sinks):
+    """One sequence, by the whole matrix of scores."""
+    distance = torch.arange(len(query))[:, None] - torch.arange(len(query))
+    hidden = (distance < 0) | (distance >= (window or len(query)))
+    keys, values = (heads.repeat_interleave(HEADS // GROUPS, dim=1).transpose(0, 1) for heads in (key, value))
+    scores = (query.transpose(0, 1) @ keys.transpose(1, 2) * DIM**-0.5).masked_fill(hidden, float("-inf"))
+    if sinks is not None:
+        scores = torch.cat([scores, sinks[:, None, None].expand(-1, len(query), 1)], dim=-1)
+    return (scores.softmax(-1)[..., : len(query)] @ values).transpose(0, 1)
+
+
+@pytest.mark.parametrize("window", [None, 1, 70, 300])
+def test_sequences_of_many_tiles_and_their_gradients_are_those_of_the_whole_matrix(window):
+    lengths = (300, 1, 129, 64, 0, 520, 128)
+    tensors = [tensor.requires_grad_() for tensor in heads(4, sum(lengths))]
+    if window is not None:
+        tensors.append(torch.linspace(-2, 2, HEADS, dtype=torch.float64, requires_grad=True))
+    sinks = tensors[3] if window is not None else None
+    probe = torch.randn(sum(lengths), HEADS, VALUE_DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    ours = packed_attention(*tensors[:3], packed_sequences(torch.tensor([0, *lengths]).cumsum(0)), window, sinks)
+    parts = zip(*(tensor.split(lengths) for tensor in tensors[:3]), strict=True)
+    theirs = torch.cat([dense(*part, window, sinks) for part in parts])
+
+    torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+    gradients = (torch.autograd.grad((output * probe).sum(), tensors) for output in (ours, theirs))
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-11, rtol=0)
+
+
+def test_bfloat16_is_rounded_only_where_it_is_stored():
+    lengths = (200, 3)
+    exact = [tensor.bfloat16().double().requires_grad_() for tensor in heads(6, sum(lengths))]
+    rounded = [tensor.detach().bfloat16().requires_grad_() for tensor in exact]
+    packed = packed_sequences(torch.tensor([0, *lengths]).cumsum(0))
+    outputs = [packed_attention(*tensors, packed, 100, None) for tensors in (exact, rounded)]
+    both = zip(outputs, (exact, rounded), strict=True)
+    gradients = [torch.autograd.grad((output.double() ** 2).sum(), tensors) for output, tensors in both]
+
+    assert outputs[1].dtype == torch.bfloat16
+    torch.testing.assert_close(outputs[1].double(), outputs[0], rtol=2**-8, atol=1e-6)
+    for one, other in zip(*gradients, strict=True):
+        assert (one - other).abs().max() <= 0.01 * one.abs().max()

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -50,7 +52,8 @@ def test_the_measures_are_those_of_the_plan(lengths, limits):
     mean = max(cost.sum() / limits.dp, 1.0)
     whole = 2 * limits.cp if limits.cp > 1 else 1
     positions = [sum(-(-lengths[i] // whole) * whole for i in part) for rank in packing.microbatches for part in rank]
-    filled = sum(max(-(-count // (limits.tp * limits.cp)), 1) * limits.tp * limits.cp for count in positions)
+    multiple = math.lcm(limits.tp, 2 if limits.cp > 1 else 1) * limits.cp
+    filled = sum(max(-(-count // multiple), 1) * multiple for count in positions)
 
     assert packing.flop_imbalance == pytest.approx(cost.sum(1).max() / mean)
     assert packing.lockstep_imbalance == pytest.approx(cost.max(0).sum() / mean)
