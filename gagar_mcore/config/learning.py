@@ -139,8 +139,9 @@ class TrainerSection(Section):
     `tokens_per_microbatch` bounds one forward pass on a rank. A batch takes `minibatches` optimizer steps. `precision` is that
     of weights and activations, and `gradient_dtype` that of gradients where it is bf16; `fp8` is how Transformer Engine scales
     matrix products. `recompute`: what the backward pass computes again instead of keeping it: nothing, attention cores and
-    experts (`selective`), whole layers (`full`). `offload_optimizer` keeps the optimizer's state on the host. `mtp`: whether
-    layers of multi-token prediction train.
+    experts (`selective`), whole layers (`full`). `offload_optimizer` keeps the optimizer's state on the host. `routing:
+    replay` sends every token to the experts that it passed when it was sampled. `mtp`: whether layers of multi-token prediction
+    train, with `mtp_weight` times their likelihood loss, which the policy itself does not feel.
     A sequence of more than `max_tokens_per_sequence` tokens is an error (`overlong: refuse`) or loses those behind
     (`truncate`); None is no limit. One longer than `tokens_per_microbatch` runs alone."""
 
@@ -163,7 +164,9 @@ class TrainerSection(Section):
     overlong: Literal["refuse", "truncate"] = "refuse"
     threads: Positive = 1
     freeze_router: bool = True
+    routing: Literal["free", "replay"] = "free"
     mtp: Literal["frozen", "train"] = "frozen"
+    mtp_weight: Rate = 0.1
     loss: LossSection = LossSection()
     optimizer: OptimizerSection = OptimizerSection()
     start_timeout_s: Seconds = 180.0

@@ -23,11 +23,13 @@ class PackedSequences(PackedSeqParams):
     """This rank's parts, T tokens, of S sequences; the longest part has L.
 
     positions `[T]`: place of each token in its sequence. bounds `[S + 1]`: of the parts. group: the ranks that share the
-    sequences, None where each is whole here."""
+    sequences, None where each is whole here. experts `[T, MoE layers, top_k]` int64: those that each token must go to in the
+    layers with experts, -1 where it may go where its router sends it; None where all may."""
 
     positions: Tensor = None  # type: ignore[assignment]
     bounds: Rows = None  # type: ignore[assignment]
     group: Any = None
+    experts: Tensor | None = None
     plans: dict[int | None, Attend] = field(default_factory=dict, repr=False)
 
     def attend(self, window: int | None) -> Attend:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 from torch import Tensor
 
@@ -70,6 +71,17 @@ def replay_experts(layers: Sequence[Any], moe_layers: Sequence[bool]) -> list[Ex
     return [
         ExpertReplay(layer, sum(moe_layers[:number])) for layer, number in zip(layers, numbers, strict=True) if moe_layers[number]
     ]
+
+
+def agreement(replays: Sequence[ExpertReplay], device: torch.device) -> float:
+    """Over all of them and all ranks, since the last call: the share of replayed choices that routers would have made. A
+    collective."""
+    counts = sum((replay.agreement for replay in replays), torch.zeros(2, dtype=torch.float64, device=device))
+    for replay in replays:
+        replay.agreement.zero_()
+    dist.all_reduce(counts)
+    replayed, same = counts.tolist()
+    return same / max(replayed, 1.0)
 
 
 def own_share(rows: Tensor, sequence_parallel: bool) -> Tensor:

@@ -13,6 +13,7 @@ from gagar_mcore.records.types import Trajectory
 
 KIND = "batch"
 COLUMNS = ("tokens", "logprobs", "loss_mask", "error_mask", "cu_seqlens", "advantages", "weights", "weight_version")
+OPTIONAL = "experts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,8 @@ class Batch:
     tokens `[T]` int32, logprobs `[T]` float32 (at generation, 0 elsewhere), loss_mask `[T]` uint8 (1 on generated
     tokens), error_mask `[T]` uint8 (1 on those of a turn whose call was malformed or refused), cu_seqlens `[S + 1]` int64,
     advantages `[S]` float64, weights `[S]` float64 (aggregation weight of the sequence's tokens, fixed here so that no rank
-    derives a denominator), weight_version `[T]` int32 (-1 where not generated).
+    derives a denominator), weight_version `[T]` int32 (-1 where not generated), experts `[T, MoE layers, top_k]` int16, where the
+    engine recorded them: those that each token passed when it was sampled, -1 where that is not known.
     A column's value at index t belongs to token t; the logits that predict it sit at t - 1.
     """
 
@@ -34,6 +36,7 @@ class Batch:
     advantages: npt.NDArray[np.float64]
     weights: npt.NDArray[np.float64]
     weight_version: npt.NDArray[np.int32]
+    experts: npt.NDArray[np.int16] | None = None
 
     @property
     def num_sequences(self) -> int:
@@ -70,7 +73,7 @@ def pack(trajectories: Sequence[Trajectory], advantages: Sequence[float], weight
 
 
 def write_columns(batch: Batch, directory: Path) -> None:
-    for name in COLUMNS:
+    for name in (*COLUMNS, OPTIONAL) if batch.experts is not None else COLUMNS:
         np.save(directory / f"{name}.npy", getattr(batch, name))
 
 
@@ -81,5 +84,6 @@ def read_batch(directory: Path, min_epoch: int = 0) -> tuple[Batch, dict[str, An
     if lacking := [name for name in COLUMNS if f"{name}.npy" not in manifest.files]:
         names = ", ".join(lacking)
         raise RecordError(f"{directory}: has no {names}; another version wrote it, begin the run anew in another output")
-    columns = {name: np.load(directory / f"{name}.npy", mmap_mode="r") for name in COLUMNS}
+    present = (*COLUMNS, OPTIONAL) if f"{OPTIONAL}.npy" in manifest.files else COLUMNS
+    columns = {name: np.load(directory / f"{name}.npy", mmap_mode="r") for name in present}
     return Batch(**columns), manifest.meta

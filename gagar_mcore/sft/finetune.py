@@ -26,6 +26,7 @@ from gagar_mcore.trainer.sequences import StepSequences
 from gagar_mcore.trainer.setup import Policy, build_policy
 from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors, on_first_rank
 from gagar_mcore.trainer.update import (
+    Scores,
     accumulate_gradients,
     context_parallel_group,
     data_parallel_rank,
@@ -40,10 +41,13 @@ LOG_EVERY = 20
 
 @dataclass(frozen=True, slots=True)
 class SftPart:
-    """Sequences of one micro-batch. weights `[N]`: share of each scored token in the step's loss."""
+    """Sequences of one micro-batch. weights `[T]`: share of each token in the step's loss."""
 
     packed_tokens: PackedTokens
     weights: Tensor
+
+    def token_weights(self, tokens: Tensor) -> Tensor:
+        return self.weights[tokens]
 
 
 def fine_tune(
@@ -82,14 +86,14 @@ def train_step(policy: Policy, data: SftData, trainer: TrainerSection, step: int
 def sft_parts(data: SftData, plan: StepPlan, trainer: TrainerSection, step: int) -> Parts[SftPart]:
     """This rank's micro-batches of one step."""
     groups = plan.packing.microbatches[data_parallel_rank()]
-    build = partial(sft_part, data, plan.sequences, data.denominator(step), trainer.tp, cp_group=context_parallel_group())
-    return Parts(groups, build)
+    cut = {"cp_group": context_parallel_group(), "mtp_depths": plan.mtp_depths}
+    return Parts(groups, partial(sft_part, data, plan.sequences, data.denominator(step), trainer.tp, **cut))
 
 
-def part_loss(part: SftPart, logprobs: Tensor, _entropies: Tensor) -> tuple[Tensor, Tensor]:
-    """The part's share of the weighted mean negative log-likelihood of the step; logprobs `[N]`."""
-    loss = -(part.weights * logprobs).sum()
-    return loss, loss.detach()
+def part_loss(part: SftPart, scores: Scores) -> tuple[Tensor, Tensor]:
+    """The part's share of the weighted mean negative log-likelihood of the step."""
+    loss = -(part.token_weights(part.packed_tokens.scored) * scores.logprobs).sum()
+    return loss + scores.mtp, loss.detach()
 
 
 def export(policy: Policy, init: Path, out: Path) -> None:
@@ -121,10 +125,8 @@ def metrics_writer(path: Path | None) -> Callable[[dict[str, float]], None]:
     return report
 
 
-def sft_part(
-    data: SftData, sequences: StepSequences, denominator: float, tp: int, indices: Sequence[int], cp_group: Any = None
-) -> SftPart:
-    """The micro-batch of the step's sequences `indices`; reads no other tokens."""
+def sft_part(data: SftData, sequences: StepSequences, denominator: float, tp: int, indices: Sequence[int], **cut: Any) -> SftPart:
+    """The micro-batch of the step's sequences `indices`, cut as `pack_tokens` is told; reads no other tokens."""
     tokens, weights = (sequences.select(column, indices) for column in (data.tokens, data.loss_weights))
-    packed = pack_tokens(tokens, sequences.bounds(indices), weights > 0, tp, cp_group)
-    return SftPart(packed, torch.as_tensor(weights / denominator, dtype=torch.float32, device=device())[packed.scored])
+    packed = pack_tokens(tokens, sequences.bounds(indices), weights > 0, tp, **cut)
+    return SftPart(packed, torch.as_tensor(weights / denominator, dtype=torch.float32, device=device()))

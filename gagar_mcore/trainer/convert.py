@@ -68,7 +68,7 @@ def build_chunks(model: ModelConfig, trainer: TrainerSection) -> tuple[Any, ...]
     model_parallel_cuda_manual_seed(0)
     backend = best_backend()
     config = transformer_config(model, parallelism(trainer, model), Execution(trainer.precision), backend)
-    return tuple(build_chunk(model, config, backend, chunk, freeze_router=True) for chunk in range(trainer.vpp))
+    return tuple(build_chunk(model, config, backend, chunk, trainer) for chunk in range(trainer.vpp))
 
 
 def model_state(chunks: tuple[Any, ...]) -> dict[str, Any]:

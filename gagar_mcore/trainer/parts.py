@@ -43,10 +43,11 @@ class Parts(Sequence[Part]):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Sequences of a step and their micro-batches on all ranks."""
+    """Sequences of a step and their micro-batches on all ranks; mtp_depths: layers of multi-token prediction that train."""
 
     sequences: StepSequences
     packing: Packing
+    mtp_depths: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -75,4 +76,5 @@ def plan_step(cu_seqlens: Ints, trainer: TrainerSection, model: ModelConfig) -> 
     flops = training_flops(model, sequences.lengths, trainer.recompute, trainer.mtp == "train")
     multiple = trainer.pp if trainer.vpp > 1 else 1
     limits = Limits(trainer.tokens_per_microbatch, trainer.dp, trainer.cp, trainer.tp, multiple)
-    return StepPlan(sequences, plan_microbatches(sequences.lengths, flops, limits))
+    packing = plan_microbatches(sequences.lengths, flops, limits)
+    return StepPlan(sequences, packing, model.mtp_layers if trainer.mtp == "train" else 0)

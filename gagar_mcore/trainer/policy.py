@@ -7,8 +7,10 @@ from itertools import chain
 
 from gagar_mcore.config.learning import OptimizerSection
 from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.models.routing import agreement
 from gagar_mcore.records.batch import Batch
 from gagar_mcore.trainer.batch_checks import check_finite
+from gagar_mcore.trainer.microbatch import device
 from gagar_mcore.trainer.parts import Parts, plan_metrics, plan_step
 from gagar_mcore.trainer.policy_loss import PartStats, behaviour_metrics, loss_metrics, part_loss, step_behaviour, total_stats
 from gagar_mcore.trainer.policy_part import PolicyPart, ScoredParts, policy_parts, split_batch
@@ -34,7 +36,9 @@ def apply_batch(policy: Policy, batch: Batch, recipe: Recipe, step: int, referen
         loss = partial(part_loss, trainer.loss, behaviour)
         stats += accumulate_gradients(policy, scored, loss, recipe.rollout.temperature)
         norms.append(step_optimizer(policy, lr, trainer.optimizer.weight_decay))
-    metrics = loss_metrics(trainer.loss, total_stats(stats), len(norms)) | (behaviour_metrics(behaviour) if behaviour else {})
+    metrics = loss_metrics(trainer, total_stats(stats), len(norms)) | (behaviour_metrics(behaviour) if behaviour else {})
+    if trainer.routing == "replay":
+        metrics["router_agreement"] = agreement(policy.replays, device())
     seconds = time.perf_counter() - started
     tokens = sum(plan.num_tokens for plan in plans)
     metrics |= {

@@ -8,43 +8,41 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gagar_mcore.config.learning import LossSection
+from gagar_mcore.config.learning import LossSection, TrainerSection
 from gagar_mcore.credit import BehaviourParams
 from gagar_mcore.ops.behaviour import Behaviour, advantage_sums, behaviour_of
 from gagar_mcore.ops.fused import policy_loss, sequence_counts
 from gagar_mcore.ops.stats import PolicyStats
 from gagar_mcore.trainer.microbatch import device
 from gagar_mcore.trainer.policy_part import PolicyPart
-from gagar_mcore.trainer.update import context_parallel_group, over_last_stages, over_replicas
+from gagar_mcore.trainer.update import Scores, context_parallel_group, over_last_stages, over_replicas
 
 
 @dataclass(frozen=True, slots=True)
 class PartStats:
-    """Statistics of a micro-batch's loss, and the sum of its trained tokens' entropies, float64."""
+    """Statistics of a micro-batch's loss, the sum of its trained tokens' entropies, and the loss of multi-token prediction."""
 
     loss: PolicyStats
     entropy: Tensor
+    mtp: Tensor
 
     @classmethod
     def of_nothing(cls) -> "PartStats":
-        return cls(PolicyStats.of_nothing(device()), torch.zeros([], dtype=torch.float64, device=device()))
+        return cls(PolicyStats.of_nothing(device()), *torch.zeros(2, dtype=torch.float64, device=device()))
 
     def combine(self, other: "PartStats") -> "PartStats":
-        return PartStats(self.loss.combine(other.loss), self.entropy + other.entropy)
+        return PartStats(self.loss.combine(other.loss), self.entropy + other.entropy, self.mtp + other.mtp)
 
     def metrics(self) -> dict[str, float]:
         metrics = self.loss.metrics()
-        return {**metrics, "entropy": float(self.entropy) / max(metrics["trained_tokens"], 1.0)}
+        return {**metrics, "entropy": float(self.entropy) / max(metrics["trained_tokens"], 1.0), "mtp_loss": float(self.mtp)}
 
 
-def part_loss(
-    section: LossSection, behaviour: Behaviour | None, part: PolicyPart, logprobs: Tensor, entropies: Tensor
-) -> tuple[Tensor, PartStats]:
-    """logprobs, entropies `[N]` of the scored tokens, which are those to train. Without `part.old` the policy is the one before
-    the step, and its ratio to that is 1."""
-    old = part.old if part.old is not None else logprobs.detach()
+def part_loss(section: LossSection, behaviour: Behaviour | None, part: PolicyPart, scores: Scores) -> tuple[Tensor, PartStats]:
+    """scores: of the tokens to train. Without `part.old` the policy is the one before the step, and its ratio to that is 1."""
+    old = part.old if part.old is not None else scores.logprobs.detach()
     loss, stats = policy_loss(
-        at_logits(part, logprobs),
+        at_logits(part, scores.logprobs),
         part.rollout_logprobs,
         part.flags,
         part.advantages,
@@ -56,7 +54,7 @@ def part_loss(
         behaviour=behaviour,
         cp_group=context_parallel_group(),
     )
-    return loss, PartStats(stats, entropies.double().sum())
+    return loss + scores.mtp, PartStats(stats, scores.entropies.double().sum(), scores.mtp.detach().double())
 
 
 def at_logits(part: PolicyPart, values: Tensor) -> Tensor:
@@ -78,15 +76,17 @@ def total_stats(stats: Sequence[PartStats]) -> PartStats:
     """Those of the whole batch, from this rank's micro-batches. A collective."""
     measured = reduce(PartStats.combine, stats, PartStats.of_nothing())
     losses = PolicyStats(over_last_stages(measured.loss.sums), over_last_stages(measured.loss.maxima, dist.ReduceOp.MAX))
-    return PartStats(losses, over_last_stages(measured.entropy))
+    return PartStats(losses, over_last_stages(measured.entropy), over_last_stages(measured.mtp))
 
 
-def loss_metrics(section: LossSection, stats: PartStats, updates: int) -> dict[str, float]:
+def loss_metrics(trainer: TrainerSection, stats: PartStats, updates: int) -> dict[str, float]:
     """Metrics of the terms that the loss has, which is the mean of `updates` losses."""
-    absent = set() if section.kl_coef else {"ref_kl"}
-    absent |= set() if section.tis_cap else {"importance_mean", "truncated_share"}
+    absent = set() if trainer.loss.kl_coef else {"ref_kl"}
+    absent |= set() if trainer.loss.tis_cap else {"importance_mean", "truncated_share"}
+    absent |= set() if trainer.mtp == "train" else {"mtp_loss"}
     metrics = stats.metrics()
-    metrics["loss"] /= updates
+    for name in ("loss", "mtp_loss"):
+        metrics[name] /= updates
     return {name: value for name, value in metrics.items() if name not in absent}
 
 

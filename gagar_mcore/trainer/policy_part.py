@@ -37,6 +37,9 @@ class PolicyPart:
     def layout(self) -> TokenLayout:
         return self.packed_tokens.layout
 
+    def token_weights(self, tokens: Tensor) -> Tensor:
+        return self.weights[torch.searchsorted(self.layout.cu_seqlens, tokens, right=True) - 1]
+
 
 @dataclass(frozen=True, slots=True)
 class ScoredParts(Sequence[PolicyPart]):
@@ -70,18 +73,24 @@ def split_batch(batch: Batch, count: int) -> list[Batch]:
 
 
 def policy_parts(batch: Batch, plan: StepPlan, trainer: TrainerSection) -> Parts[PolicyPart]:
-    """This rank's micro-batches."""
+    """This rank's micro-batches. Raises ValueError where experts are to be replayed and none were recorded."""
+    if trainer.routing == "replay" and batch.experts is None:
+        raise ValueError("batch: has no experts to replay; sample with an engine that records them, or set trainer.routing=free")
     groups = plan.packing.microbatches[data_parallel_rank()]
-    return Parts(groups, partial(policy_part, batch, plan.sequences, trainer.tp, cp_group=context_parallel_group()))
+    cut = {"cp_group": context_parallel_group(), "mtp_depths": plan.mtp_depths}
+    return Parts(groups, partial(policy_part, batch, plan.sequences, trainer.tp, replay=trainer.routing == "replay", **cut))
 
 
-def policy_part(batch: Batch, sequences: StepSequences, tp: int, indices: Sequence[int], cp_group: Any = None) -> PolicyPart:
-    """The micro-batch of the sequences `indices`; reads no other tokens."""
+def policy_part(
+    batch: Batch, sequences: StepSequences, tp: int, indices: Sequence[int], *, replay: bool = False, **cut: Any
+) -> PolicyPart:
+    """The micro-batch of the sequences `indices`, cut as `pack_tokens` is told; reads no other tokens."""
     bounds = sequences.bounds(indices)
     columns = (batch.tokens, batch.logprobs, batch.loss_mask, batch.error_mask)
     tokens, logprobs, trained, errors = (sequences.select(column, indices) for column in columns)
+    experts = sequences.select(batch.experts, indices) if replay and batch.experts is not None else None
     return PolicyPart(
-        packed_tokens=pack_tokens(tokens, bounds, trained.astype(bool), tp, cp_group),
+        packed_tokens=pack_tokens(tokens, bounds, trained.astype(bool), tp, experts=experts, **cut),
         rollout_logprobs=torch.as_tensor(logprobs, device=device()),
         flags=torch.as_tensor(trained | errors << 1, device=device()),
         advantages=torch.as_tensor(batch.advantages[list(indices)], device=device()),

@@ -7,16 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gagar_mcore.trainer.mtp import MtpPart
 from gagar_mcore.trainer.setup import Policy
 from gagar_mcore.trainer.shards import load_tensors, local_tensors
-from gagar_mcore.trainer.update import MicroBatch, run_schedule, scored_logprobs
+from gagar_mcore.trainer.update import run_schedule, scored_logprobs
 from gagar_mcore.weights.files import TensorReader
 
 
-def score(policy: Policy, parts: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
+def score(policy: Policy, parts: Sequence[MtpPart], temperature: float) -> list[Tensor]:
     """Log-probs `[N]` float32 of every part's scored tokens; empty but on the last pipeline stage. A collective."""
 
-    def keep(part: MicroBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def keep(part: MtpPart, hidden: Tensor) -> tuple[Tensor, Tensor]:
         logprobs, _ = scored_logprobs(policy.chunks[-1], hidden, part.packed_tokens, temperature)
         return logprobs.new_zeros([]), logprobs
 
@@ -30,7 +31,7 @@ class Reference:
 
     shards: dict[str, Tensor]
 
-    def score(self, policy: Policy, parts: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
+    def score(self, policy: Policy, parts: Sequence[MtpPart], temperature: float) -> list[Tensor]:
         """As `score`, with these weights in the model's place while it lasts. A collective."""
         self._exchange(policy)
         try:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.backends import Backend, best_backend
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.megatron import Execution, Parallelism, build_model, transformer_config
+from gagar_mcore.models.routing import ExpertReplay, replay_experts
 from gagar_mcore.trainer.adam import StreamedAdamW
 from gagar_mcore.trainer.layout import stage_layers
 
@@ -21,12 +23,15 @@ from gagar_mcore.trainer.layout import stage_layers
 @dataclass(frozen=True, slots=True)
 class Policy:
     """One rank's part of the model under training, one chunk or, where pipeline stages interleave, several, the last layers in
-    the last one. chunks: the bare models; ddp: the same with their gradient buffers."""
+    the last one. chunks: the bare models; ddp: the same with their gradient buffers. mtp_weight: of the loss of multi-token
+    prediction, 0 where it does not train. replays: of the layers whose routing is replayed."""
 
     model: ModelConfig
     chunks: tuple[Any, ...]
     ddp: tuple[Any, ...]
     optimizer: Any
+    mtp_weight: float = 0.0
+    replays: tuple[ExpertReplay, ...] = ()
 
 
 def build_policy(
@@ -39,7 +44,7 @@ def build_policy(
     backend = backend or best_backend()
     execution = Execution(trainer.precision, trainer.fp8, trainer.recompute, bias_rate)
     config = transformer_config(model, parallelism(trainer, model), execution, backend)
-    chunks = tuple(build_chunk(model, config, backend, chunk, trainer.freeze_router) for chunk in range(trainer.vpp))
+    chunks = tuple(build_chunk(model, config, backend, chunk, trainer) for chunk in range(trainer.vpp))
     ddp_config = DistributedDataParallelConfig(
         use_distributed_optimizer=True, grad_reduce_in_fp32=trainer.gradient_dtype == "fp32"
     )
@@ -51,7 +56,8 @@ def build_policy(
     config.finalize_model_grads_func = finalize
     optimizer = build_optimizer(ddp, trainer)
     config.grad_scale_func = optimizer.scale_loss
-    return Policy(model, chunks, ddp, optimizer)
+    mtp_weight = trainer.mtp_weight if trainer.mtp == "train" and model.mtp_layers else 0.0
+    return Policy(model, chunks, ddp, optimizer, mtp_weight, replays(chunks, model) if trainer.routing == "replay" else ())
 
 
 def parallelism(trainer: TrainerSection, model: ModelConfig) -> Parallelism:
@@ -59,14 +65,23 @@ def parallelism(trainer: TrainerSection, model: ModelConfig) -> Parallelism:
     return Parallelism(tp=trainer.tp, ep=trainer.ep, etp=trainer.etp, cp=trainer.cp, pp=trainer.pp, stages=stages)
 
 
-def build_chunk(model: ModelConfig, config: Any, backend: Backend, chunk: int, freeze_router: bool) -> Any:
+def build_chunk(model: ModelConfig, config: Any, backend: Backend, chunk: int, trainer: TrainerSection) -> Any:
     gpt = to_precision(build_model(model, config, backend, chunk), config.params_dtype)
     if torch.cuda.is_available():
         gpt.cuda()
-    if freeze_router:
-        for name, parameter in gpt.named_parameters():
-            parameter.requires_grad = not name.endswith("router.weight")
+    for name, parameter in gpt.named_parameters():
+        parameter.requires_grad = not is_frozen(name, trainer)
     return gpt
+
+
+def is_frozen(name: str, trainer: TrainerSection) -> bool:
+    if name.startswith("mtp."):
+        return trainer.mtp == "frozen"
+    return trainer.freeze_router and name.endswith("router.weight")
+
+
+def replays(chunks: Sequence[Any], model: ModelConfig) -> tuple[ExpertReplay, ...]:
+    return tuple(chain.from_iterable(replay_experts(chunk.decoder.layers, model.moe_layers) for chunk in chunks))
 
 
 def to_precision(gpt: Any, dtype: torch.dtype) -> Any:

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,15 +15,20 @@ from torch import Tensor
 
 from gagar_mcore.ops.logprob import linear_logprobs
 from gagar_mcore.trainer.microbatch import PackedTokens
+from gagar_mcore.trainer.mtp import MtpPart, input_embedding, mtp_loss
 from gagar_mcore.trainer.setup import Policy
 
 
-class MicroBatch(Protocol):
-    @property
-    def packed_tokens(self) -> PackedTokens: ...
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """logprobs, entropies `[N]`: see `scored_logprobs`. mtp `[]`: loss of multi-token prediction, see `mtp_loss`."""
+
+    logprobs: Tensor
+    entropies: Tensor
+    mtp: Tensor
 
 
-Part = TypeVar("Part", bound=MicroBatch)
+Part = TypeVar("Part", bound=MtpPart)
 Stats = TypeVar("Stats")
 
 
@@ -54,14 +60,17 @@ def scored_logprobs(gpt: Any, hidden: Tensor, batch: PackedTokens, temperature: 
 
 
 def accumulate_gradients(
-    policy: Policy, parts: Sequence[Part], loss: Callable[[Part, Tensor, Tensor], tuple[Tensor, Stats]], temperature: float = 1.0
+    policy: Policy, parts: Sequence[Part], loss: Callable[[Part, Scores], tuple[Tensor, Stats]], temperature: float = 1.0
 ) -> list[Stats]:
-    """Sum the gradient of `loss(part, logprobs, entropies)`, see `scored_logprobs`, over `parts` and over all ranks into the
-    model's gradient buffers; returns this rank's statistics, one a part, none but on the last pipeline stage. A collective:
-    every rank runs as many parts, and where stages interleave a multiple of `pp`."""
+    """Sum the gradient of `loss(part, scores)` over `parts` and over all ranks into the model's gradient buffers; returns this
+    rank's statistics, one a part, none but on the last pipeline stage. A collective: every rank runs as many parts, and where
+    stages interleave a multiple of `pp`."""
+
+    embedding = input_embedding(policy)
 
     def finish(part: Part, hidden: Tensor) -> tuple[Tensor, Stats]:
-        return loss(part, *scored_logprobs(policy.chunks[-1], hidden, part.packed_tokens, temperature))
+        scored = scored_logprobs(policy.chunks[-1], hidden, part.packed_tokens, temperature)
+        return loss(part, Scores(*scored, mtp_loss(policy, part, hidden, embedding, temperature)))
 
     for chunk in policy.ddp:
         chunk.zero_grad_buffer()

@@ -1,6 +1,7 @@
 """Small models of every kind with random weights and sequences, the same in the test and in the rank that it starts."""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ LENGTHS = (70, 5, 33)  # beyond, below and at the sliding window
 @dataclass(frozen=True)
 class Case:
     model: ModelConfig
+    routing: Literal["free", "replay"] = "free"
 
     @property
     def sequences(self) -> list[Tensor]:
@@ -30,6 +32,14 @@ class Case:
             if tensor.ndim == 1:
                 tensor += 0.3 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(place))
         return tensors
+
+    def experts(self) -> list[Tensor] | None:
+        """Of each sequence `[n, MoE layers, top_k]`, at random; -1, the router's own choice, for every fifth token."""
+        if self.routing == "free":
+            return None
+        shape, generator = (sum(self.model.moe_layers), self.model.num_experts), torch.Generator().manual_seed(4)
+        chosen = [torch.rand(length, *shape, generator=generator).argsort(-1)[..., : self.model.top_k] for length in LENGTHS]
+        return [torch.where(torch.arange(len(c))[:, None, None] % 5 == 0, -1, c) for c in chosen]
 
     def following(self, distance: int) -> Tensor:
         """For every token of the packed sequences the one `distance` places on; 0 beyond its sequence."""
@@ -47,25 +57,26 @@ class Case:
 
 
 TINY = preset("tiny")
+QWEN = replace(
+    TINY,
+    family="qwen3_moe",
+    sliding_kv_heads=2,
+    v_head_dim=TINY.head_dim,
+    layer_types=("full_attention",) * 4,
+    moe_layers=(True,) * 4,
+    sliding_window=0,
+    partial_rotary_factor=1.0,
+    value_scale=1.0,
+    qk_norm=True,
+    router_scores="softmax",
+    selection_bias=False,
+)
 CASES = {
+    "replayed experts": Case(TINY, "replay"),
+    "replayed experts of qwen3": Case(QWEN, "replay"),
     "flash": Case(TINY),
     "pro": Case(replace(TINY, num_heads=8, kv_heads=4, sliding_kv_heads=4, value_scale=0.612)),
     "window before self": Case(replace(TINY, window_includes_self=False, sliding_kv_heads=2)),
     "multi-token prediction": Case(replace(TINY, mtp_layers=3)),
-    "qwen3": Case(
-        replace(
-            TINY,
-            family="qwen3_moe",
-            sliding_kv_heads=2,
-            v_head_dim=TINY.head_dim,
-            layer_types=("full_attention",) * 4,
-            moe_layers=(True,) * 4,
-            sliding_window=0,
-            partial_rotary_factor=1.0,
-            value_scale=1.0,
-            qk_norm=True,
-            router_scores="softmax",
-            selection_bias=False,
-        )
-    ),
+    "qwen3": Case(QWEN),
 }

@@ -21,11 +21,13 @@ def run(case: Case) -> dict[str, Any]:
     from gagar_mcore.trainer.setup import build_policy
     from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors
 
-    policy = build_policy(case.model, TrainerSection(tp=1, ep=1, freeze_router=False))
+    policy = build_policy(case.model, TrainerSection(tp=1, ep=1, freeze_router=False, mtp="train", routing=case.routing))
     tensors = case.tensors()
     load_tensors(policy.chunks, case.model, lambda name: tensors[name])
     tokens = torch.cat(case.sequences)
     packed = packed_sequences(torch.tensor([0, *(len(s) for s in case.sequences)]).cumsum(0))
+    if (experts := case.experts()) is not None:
+        packed.experts = torch.cat(experts)
     (gpt,) = policy.chunks
     hidden = gpt(tokens[None], packed.positions[None], None, packed_seq_params=packed)
     logits = gpt.output_layer(hidden)[0][:, 0]

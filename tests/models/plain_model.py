@@ -12,11 +12,12 @@ from gagar_mcore.models.config import ModelConfig
 Weights = Mapping[str, Tensor]
 
 
-def hidden_states(model: ModelConfig, weights: Weights, tokens: Tensor) -> Tensor:
-    """Final hidden states `[n, hidden]` for tokens `[n]`."""
+def hidden_states(model: ModelConfig, weights: Weights, tokens: Tensor, forced: Tensor | None = None) -> Tensor:
+    """Final hidden states `[n, hidden]` for tokens `[n]`; forced `[n, MoE layers, top_k]`: experts, -1 is the router's choice."""
     hidden = weights["model.embed_tokens.weight"][tokens]
     for layer in range(model.num_layers):
-        hidden = decoder_layer(model, weights, f"model.layers.{layer}", layer, hidden, "post_attention_layernorm")
+        choice = forced[:, sum(model.moe_layers[:layer])] if forced is not None and model.is_moe(layer) else None
+        hidden = decoder_layer(model, weights, f"model.layers.{layer}", layer, hidden, "post_attention_layernorm", choice)
     return norm(hidden, weights["model.norm.weight"], model.norm_eps)
 
 
@@ -38,12 +39,16 @@ def mtp_hidden_states(model: ModelConfig, weights: Weights, hidden: Tensor, toke
     return hiddens
 
 
-def decoder_layer(model: ModelConfig, weights: Weights, name: str, layer: int, hidden: Tensor, second_norm: str) -> Tensor:
+def decoder_layer(
+    model: ModelConfig, weights: Weights, name: str, layer: int, hidden: Tensor, second_norm: str, choice: Tensor | None = None
+) -> Tensor:
     hidden = hidden + attention(
         model, weights, name, layer, norm(hidden, weights[f"{name}.input_layernorm.weight"], model.norm_eps)
     )
     normed = norm(hidden, weights[f"{name}.{second_norm}.weight"], model.norm_eps)
-    return hidden + (experts if model.is_moe(layer) else feed_forward)(model, weights, f"{name}.mlp", normed)
+    if model.is_moe(layer):
+        return hidden + experts(model, weights, f"{name}.mlp", normed, choice)
+    return hidden + feed_forward(weights, f"{name}.mlp", normed)
 
 
 def attention(model: ModelConfig, weights: Weights, name: str, layer: int, hidden: Tensor) -> Tensor:
@@ -73,21 +78,23 @@ def attention(model: ModelConfig, weights: Weights, name: str, layer: int, hidde
     return context.flatten(1) @ weights[f"{name}.self_attn.o_proj.weight"].T
 
 
-def experts(model: ModelConfig, weights: Weights, name: str, hidden: Tensor) -> Tensor:
+def experts(model: ModelConfig, weights: Weights, name: str, hidden: Tensor, choice: Tensor | None) -> Tensor:
     logits = hidden @ weights[f"{name}.gate.weight"].T
     scores = logits.sigmoid() if model.router_scores == "sigmoid" else logits.softmax(-1)
     bias = weights.get(f"{name}.gate.e_score_correction_bias", 0)
     chosen = (scores + bias).topk(model.top_k).indices
+    if choice is not None:
+        chosen = torch.where(choice >= 0, choice, chosen)
     shares = scores.gather(1, chosen)
     shares = model.routed_scaling * shares / shares.sum(-1, keepdim=True)
     output = torch.zeros_like(hidden)
     for expert in range(model.num_experts):
         share = (shares * (chosen == expert)).sum(-1, keepdim=True)
-        output = output + share * feed_forward(model, weights, f"{name}.experts.{expert}", hidden)
+        output = output + share * feed_forward(weights, f"{name}.experts.{expert}", hidden)
     return output
 
 
-def feed_forward(_: ModelConfig, weights: Weights, name: str, hidden: Tensor) -> Tensor:
+def feed_forward(weights: Weights, name: str, hidden: Tensor) -> Tensor:
     gate, up = (hidden @ weights[f"{name}.{part}_proj.weight"].T for part in ("gate", "up"))
     return (silu(gate) * up) @ weights[f"{name}.down_proj.weight"].T
 

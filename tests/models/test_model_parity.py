@@ -33,8 +33,8 @@ def plain(case: Case) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Outputs as the rank gives them (zeros where multi-token prediction reads beyond a sequence), and gradients."""
     tensors = {name: tensor.requires_grad_() for name, tensor in case.tensors().items()}
     outputs: dict[str, list[Tensor]] = {}
-    for tokens in case.sequences:
-        hidden = hidden_states(case.model, tensors, tokens)
+    for tokens, forced in zip(case.sequences, case.experts() or [None] * len(case.sequences), strict=True):
+        hidden = hidden_states(case.model, tensors, tokens, forced)
         outputs.setdefault("logits", []).append(hidden @ tensors["lm_head.weight"].T)
         frozen = {name: tensor.detach() if "embed" in name else tensor for name, tensor in tensors.items()}
         for k, guess in enumerate(mtp_hidden_states(case.model, frozen, hidden.detach(), tokens)):

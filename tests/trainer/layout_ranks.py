@@ -1,6 +1,6 @@
-"""`layout_ranks.py ROOT FAMILY:LAYOUT...` computes the same batches in every layout and writes `ROOT/FAMILY:LAYOUT.pt`.
+"""`layout_ranks.py ROOT MODEL:LAYOUT...` computes the same batches in every layout and writes `ROOT/MODEL:LAYOUT.pt`.
 
-A layout is written as fields of the trainer section, `tp2 pp2 vpp2`; what is not named is 1. The processes of all layouts of one
+A layout is written as fields of the trainer section, `tp2 pp2 vpp2`; what is not named is 1; `full` or `selective` recompute. The processes of all layouts of one
 size are forked, one size after another, from this one, which has imported what they need."""
 
 import multiprocessing
@@ -9,10 +9,12 @@ import re
 import socket
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from conftest import RECIPE, random_batch
@@ -25,6 +27,7 @@ from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.init import random_tensors
 from gagar_mcore.models.presets import attention_pattern, preset
 from gagar_mcore.models.weight_map import tensor_shapes
+from gagar_mcore.records.batch import Batch
 from gagar_mcore.trainer.layout import check_layout
 from gagar_mcore.trainer.rank import build_groups, join, prepare
 
@@ -46,9 +49,14 @@ MODELS = {
     ),
 }
 
+MODELS |= {"mtp": replace(MODELS["mimo_v2"], mtp_layers=2), "replay": MODELS["mimo_v2"]}
+FIELDS = {"mtp": {"mtp": "train"}, "replay": {"routing": "replay"}}
+
 
 def layout_of(job: str) -> TrainerSection:
-    sizes = {name: int(size) for name, size in re.findall(r"([a-z]+)(\d+)", job.split(":")[1])}
+    model, layout = job.split(":")
+    sizes: dict[str, Any] = {name: int(size) for name, size in re.findall(r"([a-z]+)(\d+)", layout)}
+    sizes |= FIELDS.get(model, {}) | {"recompute": word for word in layout.split() if word in ("full", "selective")}
     fields = {"tp": 1, "ep": 1, "freeze_router": False, "tokens_per_microbatch": 80, "step_timeout_s": 60.0}
     return TrainerSection(**{**fields, **sizes})
 
@@ -105,7 +113,7 @@ def compute(model: ModelConfig, recipe: Recipe) -> dict[str, Any]:
     policy = build_policy(model, recipe.trainer)
     load_tensors(policy.chunks, model, telling_tensors(model))
     stats, gradients = full_gradients(policy, recipe.trainer)
-    metrics = [apply_batch(policy, random_batch(step, SEQUENCES), recipe, step) for step in range(1, STEPS + 1)]
+    metrics = [apply_batch(policy, routed_batch(step, model), recipe, step) for step in range(1, STEPS + 1)]
     local = local_tensors(policy.chunks)
     weights = {name: tensor.clone() for name, tensor in gather_tensors(local, model)}
     before = {name: tensor.clone() for name, tensor in local.items()}
@@ -160,15 +168,24 @@ def full_gradients(policy: Any, trainer: TrainerSection) -> tuple[dict[str, floa
     from gagar_mcore.trainer.shards import gather_tensors, local_tensors
     from gagar_mcore.trainer.update import accumulate_gradients
 
-    batch = random_batch(0, SEQUENCES)
+    batch = routed_batch(0, policy.model)
     parts = policy_parts(batch, plan_step(batch.cu_seqlens, trainer, policy.model), trainer)
-    stats = accumulate_gradients(policy, parts, lambda *of_part: part_loss(trainer.loss, None, *of_part))
+    stats = accumulate_gradients(policy, parts, partial(part_loss, trainer.loss, None))
     for chunk in policy.ddp:
         for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
             gather_shards(buffer)
     local = {name: getattr(t, "main_grad", torch.zeros_like(t)) for name, t in local_tensors(policy.chunks).items()}
     whole = {name: tensor.clone() for name, tensor in gather_tensors(local, policy.model)}
     return total_stats(stats).metrics(), whole
+
+
+def routed_batch(seed: int, model: ModelConfig) -> Batch:
+    """With experts at random, unknown for one token in five, for whoever replays them."""
+    batch, rng = random_batch(seed, SEQUENCES), np.random.default_rng(seed)
+    shape = (len(batch.tokens), sum(model.moe_layers), model.num_experts)
+    experts = rng.random(shape).argsort(-1)[..., : model.top_k].astype(np.int16)
+    experts[rng.random(len(experts)) < 0.2] = -1
+    return replace(batch, experts=experts)
 
 
 def gather_shards(buffer: Any) -> None:

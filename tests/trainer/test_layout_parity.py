@@ -20,6 +20,8 @@ QUICK = (
     "mimo_v2:dp2 etp2",
     "mimo_v2:tp2 cp2 ep2",
     "mimo_v2:tp2 pp2 ep2",
+    "mtp:pp2 cp2",
+    "replay:tp2 cp2 selective",
 )
 OTHERS = (
     "mimo_v2:cp2",
@@ -49,9 +51,16 @@ OTHERS = (
     "qwen3_moe:tp2 cp2 ep2",
     "qwen3_moe:tp2 pp2 ep2",
     "qwen3_moe:tp2 dp2 ep2 etp2",
+    "mtp:tp2 dp2",
+    "mtp:tp2 pp2 vpp2 ep2",
+    "replay:tp2 ep2 dp2",
+    "replay:pp2 selective",
+    "replay:pp2 vpp2 full",
+    "replay:tp2 pp2 cp2 ep2 full",
 )
 JOBS = [*QUICK, *(pytest.param(job, marks=pytest.mark.layouts) for job in OTHERS)]
 METRICS = ("loss", "grad_norm", "entropy", "ratio_mean", "ratio_max", "rollout_logprob_abs_diff", "trained_tokens", "tokens")
+OPTIONAL = ("mtp_loss", "router_agreement")
 pytestmark = pytest.mark.timeout(600)  # the first test starts the ranks
 
 
@@ -91,7 +100,7 @@ def test_loss_and_every_gradient_equal_those_of_one_rank(computed, job):
 def test_three_optimizer_steps_equal_those_of_one_rank(computed, job):
     ours, one = computed[job], computed[one_rank(job)]
     for metrics, expected in zip(ours["metrics"], one["metrics"], strict=True):
-        for name in METRICS:
+        for name in (*METRICS, *(name for name in OPTIONAL if f"train/{name}" in expected)):
             assert metrics[f"train/{name}"] == pytest.approx(expected[f"train/{name}"], abs=1e-5), name
 
     assert largest_difference(ours["weights"], one["weights"]) < 1e-5
@@ -113,3 +122,20 @@ def test_every_rank_allocates_what_the_plan_counts(computed, job):
         assert others == float32 * (planned[stage].model - planned[stage].experts + planned[stage].mtp)
     states = [training_states(planned[stage], layout).optimizer for stage, *_ in ranks]
     assert sum(state for *_, state in ranks) == pytest.approx(sum(states), rel=0.01)  # a selection bias has none
+
+
+def test_multi_token_prediction_learns_and_leaves_the_policy_alone(computed):
+    ours, plain = (computed[f"{model}:tp1"] for model in ("mtp", "mimo_v2"))
+    assert largest_difference({name: ours["gradients"][name] for name in plain["gradients"]}, plain["gradients"]) == 0
+    assert largest_difference({name: ours["weights"][name] for name in plain["weights"]}, plain["weights"]) < 1e-6
+    losses = [step["train/mtp_loss"] for step in ours["metrics"]]
+    assert all(loss > 0 for loss in losses)
+    assert "train/mtp_loss" not in plain["metrics"][0]
+
+
+def test_replayed_experts_count_and_their_agreement_is_that_of_chance(computed):
+    ours, plain = (computed[f"{model}:tp1"] for model in ("replay", "mimo_v2"))
+    assert largest_difference(ours["gradients"], plain["gradients"]) > 1e-3
+    model = MODELS["replay"]
+    for step in ours["metrics"]:
+        assert step["train/router_agreement"] == pytest.approx(model.top_k / model.num_experts, abs=0.05)
