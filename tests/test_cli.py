@@ -46,6 +46,7 @@ def test_a_dry_run_says_what_would_run_and_starts_nothing(tmp_path: Path) -> Non
         (["sft", "nope"], "no such file"),
         (["sft", "tiny-sft", "trainer.tp=3"], "trainer.tp: 3 does not divide"),
         (["config", "show", "nope"], "no such file"),
+        (["plan", "nope"], "nope: no such file, and neither a shipped recipe nor a preset"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
