@@ -4,6 +4,11 @@ import pytest
 
 from gagar_mcore.config.load import RecipeError
 from gagar_mcore.plan.command import plan_recipe
+from gagar_mcore.plan.gpus import GPUS
+from gagar_mcore.plan.plan import plan_layout
+from gagar_mcore.plan.source import read_source, recipe_model
+from gagar_mcore.plan.workload import recipe_workload
+from gagar_mcore.trainer.layout import check_layout
 
 LAYOUT = ["trainer.tp=4", "trainer.pp=4", "trainer.ep=16", "trainer.cp=2"]
 
@@ -17,10 +22,12 @@ def plan(capsys, name: str, *overrides: str, **options) -> dict:
 
 
 @pytest.mark.parametrize(("name", "gpus", "stages"), [("flash-310b", 128, 4), ("pro-1t", 256, 8)])
-def test_the_shipped_recipes_fit(capsys, name, gpus, stages):
-    data = plan(capsys, name)
-    assert (data["gpus"], data["fits"], data["plan"]["layout"]["pp"]) == (gpus, True, stages)
-    assert data["plan"]["memory"]["total"] < data["gpu"]["usable_memory"]
+def test_the_shipped_recipes_fit(name, gpus, stages):
+    recipe, fixed = read_source(name, [])
+    assert fixed and (recipe.trainer.world_size, recipe.trainer.pp) == (gpus, stages)
+    model, gpu = recipe_model(recipe), GPUS["h200"]
+    check_layout(recipe.trainer, model)
+    assert plan_layout(model, recipe.trainer, recipe_workload(recipe), gpu).misfit is None
 
 
 @pytest.mark.parametrize("name", ["mimo-v2.6-flash", "mimo-v2.6-pro"])
