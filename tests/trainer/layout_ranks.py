@@ -64,7 +64,9 @@ def model_of(job: str) -> ModelConfig:
 def layout_of(job: str) -> TrainerSection:
     model, layout = job.split(":")
     sizes: dict[str, Any] = {name: int(size) for name, size in re.findall(r"([a-z]+)(\d+)", layout)}
-    sizes |= FIELDS.get(model, {}) | {"recompute": word for word in layout.split() if word in ("full", "selective")}
+    sizes |= FIELDS.get(model, {})
+    for word in {"full", "selective"} & set(layout.split()):
+        sizes["recompute"] = word
     fields = {"tp": 1, "ep": 1, "freeze_router": False, "tokens_per_microbatch": 80, "step_timeout_s": 60.0}
     return TrainerSection(**{**fields, **sizes})
 
