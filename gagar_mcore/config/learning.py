@@ -1,5 +1,6 @@
 """Recipe sections of credit, grading and stage b: method, grader, model, trainer, tracking."""
 
+from dataclasses import replace
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -8,6 +9,7 @@ from gagar_mcore.config.base import Section
 from gagar_mcore.config.rollout import Positive, Seconds
 from gagar_mcore.credit import Aggregation, BehaviourParams, CreditParams
 from gagar_mcore.devices import Device
+from gagar_mcore.models.config import Family, ModelConfig
 from gagar_mcore.models.presets import PRESETS
 from gagar_mcore.ops.spec import LossName, LossSpec
 
@@ -83,11 +85,20 @@ def _known_preset(name: str) -> str:
 
 class ModelSection(Section):
     """`init` is a directory in Hugging Face format or the name of a shipped checkpoint; `gagar sft` also takes `random`,
-    a fresh model of `preset`. `gagar plan` reads the sizes of `init`, and those of `preset` where `init` is not at hand."""
+    a fresh model of `preset`. `gagar plan` reads the sizes of `init`, and those of `preset` where `init` is not at hand.
+    `family`, where given, must be that of `init`. `window`: whether the sliding window that a configuration states counts the
+    query's own key, which must be as the rollout engine has it (transformers and the embedded engine: it does)."""
 
-    family: Literal["mimo_v2"] = "mimo_v2"
+    family: Family | None = None
     preset: Annotated[str, AfterValidator(_known_preset)] | None = None
     init: str
+    window: Literal["including_self", "before_self"] = "including_self"
+
+    def of(self, model: ModelConfig) -> ModelConfig:
+        """`model` with its window as this section reads it. Raises ValueError where it is of another family."""
+        if self.family not in (None, model.family):
+            raise ValueError(f"model.family: {self.family}, but {self.init} is a {model.family} model; correct one of them")
+        return replace(model, window_includes_self=self.window == "including_self")
 
 
 class LossSection(Section):

@@ -20,7 +20,7 @@ def preflight(recipe: Recipe) -> ModelConfig:
         if not (directory / name).is_file():
             raise RecipeError(f"model.init: {directory / name}: missing; a checkpoint directory holds it")
     try:
-        model = read_config(directory)
+        model = recipe.model.of(read_config(directory))
         check_layout(recipe.trainer, model)
         Renderer.load(directory)
     except ValueError as error:
@@ -40,6 +40,8 @@ def _check_tasks(recipe: Recipe) -> None:
 
 def _check_rollout(recipe: Recipe, model: ModelConfig) -> None:
     rollout = recipe.rollout
+    if recipe.engine.kind == "embedded" and not model.window_includes_self:
+        raise RecipeError("model.window: before_self, but the embedded engine counts the query's own key; set including_self")
     if rollout.max_context > model.max_positions:
         raise RecipeError(f"rollout.max_context: {rollout.max_context} exceeds the model's {model.max_positions} positions")
     if rollout.max_new_tokens >= rollout.max_context:

@@ -31,7 +31,7 @@ def recipe_model(recipe: Recipe) -> ModelConfig:
     directory = init if (init / "config.json").is_file() else shipped_checkpoint(recipe.model.init)
     try:
         if directory is not None:
-            return read_config(directory)
+            return recipe.model.of(read_config(directory))
         if recipe.model.preset is not None:
             return preset(recipe.model.preset)
     except ValueError as error:

@@ -54,7 +54,7 @@ def fine_tune(
     recipe: Recipe, trainer: TrainerSection, data: SftData, init: Path, report: Callable[[dict[str, float]], None]
 ) -> Policy:
     """Train on all steps of `data`. A collective; rank 0 reports the metrics of every step."""
-    model = read_config(init)
+    model = recipe.model.of(read_config(init))
     policy = build_policy(model, trainer, recipe.sft.router_bias_update_rate)
     has_weights = any(init.glob("*.safetensors"))
     load_tensors(policy.chunks, model, open_tensors(init) if has_weights else random_tensors(model, recipe.seed))

@@ -43,7 +43,7 @@ def run_sft(name: str, overrides: Sequence[str]) -> None:
 
 def _check_layout(recipe: Recipe) -> None:
     try:
-        model = fresh_model(recipe) if recipe.model.init == "random" else read_config(initial_checkpoint(recipe))
+        model = fresh_model(recipe) if recipe.model.init == "random" else recipe.model.of(read_config(initial_checkpoint(recipe)))
         check_layout(recipe.trainer, model)
         check_fit(recipe, model)
     except ValueError as error:

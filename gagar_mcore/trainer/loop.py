@@ -29,7 +29,7 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
     again it comes to the same weights: what it had published is made again and compared. Runs on every rank."""
     newest = newest_weights(layout)
     companions = read_companions(newest)
-    policy = build_policy(read_config(newest), recipe.trainer)
+    policy = build_policy(recipe.model.of(read_config(newest)), recipe.trainer)
     reference = load_reference(policy, open_tensors(layout.weights(0))) if recipe.trainer.loss.kl_coef else None
     applied = restore(policy, layout)
     tell(layout, applied, fence)

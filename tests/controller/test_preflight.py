@@ -78,3 +78,15 @@ def test_harbor_tasks_are_read_before_anything_starts(tmp_path: Path) -> None:
     shutil.rmtree(next(tasks.iterdir()) / "environment")
     with pytest.raises(TaskError, match="missing: environment/app"):
         preflight(recipe)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.window=before_self", "model.window: before_self, but the embedded engine"),
+        ("model.family=qwen3_moe", "model.family: qwen3_moe, but tiny-mimo-v2 is a mimo_v2 model"),
+    ],
+)
+def test_a_model_that_the_recipe_reads_otherwise_is_refused(override: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        preflight(load_recipe("tiny", [override]))
