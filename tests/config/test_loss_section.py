@@ -40,7 +40,7 @@ def test_every_constant_reaches_the_loss():
         (["tis_cap=2"], r"trainer\.loss: tis_cap: .*mimo"),
         (["name=gspo", "tis_cap=2"], r"trainer\.loss: tis_cap: has no effect where old=rollout"),
         (["old=current"], r"trainer\.loss: old: mimo takes its ratio to the rollout"),
-        (["kl_coef=0.1"], r"trainer\.loss\.kl_coef: unknown field"),
+        (["kl_coef=-0.1"], r"trainer\.loss\.kl_coef: .*greater than or equal to 0"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
