@@ -46,11 +46,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, spans: Spans) -> tuple[Ten
     variable-length FlashAttention does, with `spans` as cumulative lengths and its mask aligned at the bottom right. None has
     been executed."""
     precision = torch.promote_types(query.dtype, torch.float32)
-    heads, groups = query.shape[1], key.shape[1]
+    heads, groups, scale = query.shape[1], key.shape[1], _scale(query) / LN2
     output = query.new_zeros(len(query) + 1, heads, value.shape[2], dtype=precision)
     lse = query.new_full((len(query) + 1, heads), float("-inf"), dtype=precision)
     for tile in spans.tiles:
-        scores = _scores(_query_rows(query, tile, groups), _key_rows(key, tile), tile)
+        scores = _scores(_query_rows(query, tile, groups).mul(scale), _key_rows(key, tile), tile)
         largest = scores.amax(-1, keepdim=True)
         total = scores.sub_(largest).exp2_().sum(-1, keepdim=True)
         context = scores @ _key_rows(value, tile) / total
@@ -67,20 +67,19 @@ def attend_backward(
     lse `[Nq, H]`: over all keys of a query and its sink, also where `spans` are a part of them. delta `[Nq, H]`: sum over dv of
     gradient and whole output. With s the scores: P = exp(s - lse), ds = P (gradient value^T - delta) (Dao et al. 2022, arXiv
     2205.14135)."""
-    precision = lse.dtype
-    groups = key.shape[1]
+    precision, groups, scale = lse.dtype, key.shape[1], _scale(query)
     grad_query = torch.zeros(len(query) + 1, *query.shape[1:], dtype=precision, device=query.device)
     grad_key, grad_value = torch.zeros_like(key, dtype=precision), torch.zeros_like(value, dtype=precision)
     filling = lse.new_full((1, lse.shape[1]), float("inf"))  # gets no probability
     binary_lse = torch.cat([lse, filling]) / LN2
     for tile in spans.tiles:
-        queries, keys = _query_rows(query, tile, groups), _key_rows(key, tile)
+        queries, keys = _query_rows(query, tile, groups).mul(scale / LN2), _key_rows(key, tile)
         grad_rows = _query_rows(gradient, tile, groups)
         probabilities = _scores(queries, keys, tile).sub_(_head_rows(binary_lse, tile.results, tile, groups)).exp2_()
         grad_scores = grad_rows @ _key_rows(value, tile).transpose(2, 3)
-        grad_scores.sub_(_head_rows(delta, tile.queries, tile, groups)).mul_(probabilities).mul_(_scale(query))
-        grad_query.index_copy_(0, tile.results, _packed_rows(grad_scores @ keys, tile))
-        _add_key_rows(grad_key, grad_scores.transpose(2, 3) @ queries, tile)
+        grad_scores.sub_(_head_rows(delta, tile.queries, tile, groups)).mul_(probabilities)
+        grad_query.index_copy_(0, tile.results, _packed_rows(grad_scores @ keys, tile).mul_(scale))
+        _add_key_rows(grad_key, (grad_scores.transpose(2, 3) @ queries).mul_(LN2), tile)
         _add_key_rows(grad_value, probabilities.transpose(2, 3) @ grad_rows, tile)
     return grad_query[:-1], grad_key, grad_value
 
@@ -112,13 +111,13 @@ def _scale(query: Tensor) -> float:
 
 
 def _scores(queries: Tensor, keys: Tensor, tile: Tile) -> Tensor:
-    """Over ln 2, `[n, G, r * H / G, m]`; minus infinity where a query does not see the key. Powers of 2, because those of e take
-    ten times as long on a CPU where they come out as 0."""
-    scores = (queries * (_scale(queries) / LN2)) @ keys.transpose(2, 3)
-    hidden = tile.hidden()
-    if hidden is not None:
+    """`[n, G, r * H / G, m]`, minus infinity where a query does not see the key. The queries come scaled and over ln 2, for
+    powers of 2: those of e take ten times as long on a CPU where they come out as 0."""
+    scores = queries @ keys.transpose(2, 3)
+    bias = tile.bias(scores.dtype)
+    if bias is not None:
         count, height, width = tile.shape
-        scores.view(count, scores.shape[1], height, -1, width).masked_fill_(hidden, float("-inf"))
+        scores.view(count, scores.shape[1], height, -1, width).add_(bias)
     return scores
 
 
@@ -136,7 +135,7 @@ def _query_rows(tensor: Tensor, tile: Tile, groups: int) -> Tensor:
 def _key_rows(tensor: Tensor, tile: Tile) -> Tensor:
     """`[N, G, d]` -> `[n, G, m, d]`"""
     count, _, width = tile.shape
-    return _widened(tensor.index_select(0, tile.keys).view(count, width, *tensor.shape[1:]).transpose(1, 2))
+    return _widened(tensor.index_select(0, tile.keys).view(count, width, *tensor.shape[1:]).transpose(1, 2)).contiguous()
 
 
 def _widened(tensor: Tensor) -> Tensor:

@@ -49,15 +49,16 @@ class Tile:
     first: Tensor | None
     last: Tensor | None
 
-    def hidden(self) -> Tensor | None:
-        """`[n, 1, r, 1, m]` bool: the columns that a query does not see."""
+    def bias(self, precision: torch.dtype) -> Tensor | None:
+        """`[n, 1, r, 1, m]`: minus infinity for the columns that a query does not see, else 0."""
         if self.last is None:
             return None
         columns = torch.arange(self.shape[2], dtype=torch.int32, device=self.last.device)
         hidden = columns > self.last[..., None]
         if self.first is not None:
             hidden |= columns < self.first[..., None]
-        return hidden[:, None, :, None]
+        bias = torch.zeros(self.shape, dtype=precision, device=hidden.device).masked_fill_(hidden, float("-inf"))
+        return bias[:, None, :, None]
 
 
 @dataclass(frozen=True, slots=True)
