@@ -153,6 +153,7 @@ class TrainerSection(Section):
     experts (`selective`), whole layers (`full`). `offload_optimizer` keeps the optimizer's state on the host. `routing:
     replay` sends every token to the experts that it passed when it was sampled. `mtp`: whether layers of multi-token prediction
     train, with `mtp_weight` times their likelihood loss, which the policy itself does not feel.
+    `async_checkpoint`: checkpoints are written while training goes on.
     A sequence of more than `max_tokens_per_sequence` tokens is an error (`overlong: refuse`) or loses those behind
     (`truncate`); None is no limit. One longer than `tokens_per_microbatch` runs alone."""
 
@@ -170,6 +171,7 @@ class TrainerSection(Section):
     fp8: Literal["none", "delayed", "tensorwise", "blockwise", "mxfp8"] = "none"
     recompute: Literal["none", "selective", "full"] = "none"
     offload_optimizer: bool = False
+    async_checkpoint: bool = True
     tokens_per_microbatch: Positive = 4096
     max_tokens_per_sequence: Positive | None = None
     overlong: Literal["refuse", "truncate"] = "refuse"

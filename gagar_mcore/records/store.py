@@ -5,12 +5,13 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 MANIFEST = "manifest.json"
+FileSum = tuple[int, str]  # size in bytes, sha256
 
 
 class RecordError(RuntimeError):
@@ -75,7 +76,7 @@ class Manifest:
     kind: str
     epoch: int
     meta: dict[str, Any]
-    files: dict[str, tuple[int, str]]
+    files: dict[str, FileSum]
 
     @property
     def digest(self) -> str:
@@ -84,14 +85,19 @@ class Manifest:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
+def file_sum(path: Path) -> FileSum:
+    return path.stat().st_size, file_sha256(path)
+
+
 def file_sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _scan(directory: Path) -> dict[str, tuple[int, str]]:
+def _scan(directory: Path, known: Mapping[str, FileSum] | None = None) -> dict[str, FileSum]:
     paths = sorted(p for p in directory.rglob("*") if p.is_file() and p.name != MANIFEST)
-    return {str(p.relative_to(directory)): (p.stat().st_size, file_sha256(p)) for p in paths}
+    names = {str(p.relative_to(directory)): p for p in paths}
+    return {name: (known or {}).get(name) or file_sum(p) for name, p in names.items()}
 
 
 def directory_digest(directory: Path) -> str:
@@ -105,24 +111,43 @@ def publish_directory(
     """Publish a directory whole or not at all. `fill(temporary)` writes the files and returns the manifest's metadata;
     `fence()` is called right before the rename and raises where the writer no longer owns the run.
     Raises FileExistsError where `path` is already published."""
+    temporary = begin_directory(path)
+    try:
+        return finish_directory(temporary, path, kind, epoch, fill(temporary), fence)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def begin_directory(path: Path) -> Path:
+    """An empty directory beside `path` to write the files into; `finish_directory` publishes it, or the caller deletes it."""
     temporary = _temporary(path)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    try:
-        manifest = Manifest(kind, epoch, fill(temporary), _scan(temporary))
-        for name in manifest.files:
-            with open(temporary / name, "rb") as file:
-                os.fsync(file.fileno())
-        body = {"kind": kind, "epoch": epoch, "meta": manifest.meta, "files": manifest.files}
-        _write_durably(temporary / MANIFEST, json.dumps(body, indent=1, allow_nan=False).encode())
-        for folder in {p.parent for p in temporary.rglob("*")}:
-            fsync_directory(folder)
-        fence()
-        if path.exists():
-            raise FileExistsError(f"{path} is already published")
-        os.rename(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    return temporary
+
+
+def finish_directory(
+    temporary: Path,
+    path: Path,
+    kind: str,
+    epoch: int,
+    meta: dict[str, Any],
+    fence: Callable[[], None],
+    known: Mapping[str, FileSum] | None = None,
+) -> Manifest:
+    """Publish what lies in `temporary`, see `publish_directory`. `known`: sums of files that others have made already."""
+    manifest = Manifest(kind, epoch, meta, _scan(temporary, known))
+    for name in manifest.files:
+        with open(temporary / name, "rb") as file:
+            os.fsync(file.fileno())
+    body = {"kind": kind, "epoch": epoch, "meta": manifest.meta, "files": manifest.files}
+    _write_durably(temporary / MANIFEST, json.dumps(body, indent=1, allow_nan=False).encode())
+    for folder in {p.parent for p in temporary.rglob("*")}:
+        fsync_directory(folder)
+    fence()
+    if path.exists():
+        raise FileExistsError(f"{path} is already published")
+    os.rename(temporary, path)
     fsync_directory(path.parent)
     return manifest
 
@@ -134,8 +159,9 @@ def unpublish_directory(path: Path) -> None:
     shutil.rmtree(temporary)
 
 
-def read_manifest(path: Path, kind: str, min_epoch: int = 0, verify: bool = False) -> Manifest:
-    """The manifest of a published directory. Sizes are always checked, checksums where `verify` is set.
+def read_manifest(path: Path, kind: str, min_epoch: int = 0, verify: bool = False, share: tuple[int, int] = (0, 1)) -> Manifest:
+    """The manifest of a published directory. Sizes are always checked, checksums where `verify` is set; of n processes that
+    divide the files among themselves for that, number i has the share `(i, n)`.
     Raises RecordError where the directory is absent, damaged, of another kind, or of an epoch below `min_epoch`."""
     try:
         data = json.loads((path / MANIFEST).read_text())
@@ -149,9 +175,9 @@ def read_manifest(path: Path, kind: str, min_epoch: int = 0, verify: bool = Fals
         raise RecordError(f"{path}: holds {manifest.kind}, expected {kind}")
     if manifest.epoch < min_epoch:
         raise RecordError(f"{path}: written in epoch {manifest.epoch}, after epoch {min_epoch} had taken over")
-    for name, (size, sha) in manifest.files.items():
-        file = path / name
-        if not file.is_file() or file.stat().st_size != size or (verify and file_sha256(file) != sha):
+    for number, (name, (size, sha)) in enumerate(manifest.files.items()):
+        file, hashed = path / name, verify and number % share[1] == share[0]
+        if not file.is_file() or file.stat().st_size != size or (hashed and file_sha256(file) != sha):
             raise RecordError(f"{file}: missing or damaged, does not match {MANIFEST}")
     return manifest
 

@@ -1,97 +1,121 @@
-"""Checkpoints of model and optimizer: sharded over the ranks, loadable in another layout, published whole or not at all."""
+"""Checkpoints of a run: written beside the training, loadable in another layout, visible only when whole."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from megatron.core import dist_checkpointing, parallel_state
+from megatron.core import dist_checkpointing
 
+from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.records.epochs import Fence
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.lineage import current_lineage
-from gagar_mcore.records.store import RecordError, publish_directory, read_manifest
+from gagar_mcore.records.store import FileSum, begin_directory, file_sum, finish_directory, read_manifest
+from gagar_mcore.trainer.checkpoint_records import (
+    KIND,
+    as_record,
+    from_first_rank,
+    is_whole,
+    newest_whole,
+    refuse_missing,
+    refuse_other_model,
+)
 from gagar_mcore.trainer.setup import Policy
+from gagar_mcore.trainer.sharded_state import count_updates, layout_sizes, restore_state, sharded_state
+from gagar_mcore.trainer.staging import Staged, stage
 
-KIND = "checkpoint"
 
+class CheckpointWriter:
+    """Saves the checkpoints of a run, one at a time. A thread on each rank writes; with `async_checkpoint` it writes a copy in
+    host memory, and training goes on meanwhile. To make one is a collective."""
 
-def save_checkpoint(policy: Policy, layout: RunLayout, step: int, fence: Fence) -> None:
-    """Save the state after `step`. A collective; rank 0 publishes what all ranks wrote. One that is already there stays."""
-    state = _sharded_state(policy, is_loading=False)
-    if dist.get_rank() != 0:
-        if (directory := _share(None)) is not None:
-            dist_checkpointing.save(state, directory)
-        return
-    path = layout.checkpoint(step, current_lineage(layout))
-    if _is_complete(path):
-        _share(None)
-        return
-    shutil.rmtree(path, ignore_errors=True)
+    def __init__(self, layout: RunLayout, fence: Fence, trainer: TrainerSection) -> None:
+        self._layout, self._fence = layout, fence
+        self._asynchronous, self._timeout_s = trainer.async_checkpoint, trainer.step_timeout_s
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=trainer.step_timeout_s))
+        self._writing: Future[None] | None = None
 
-    def fill(directory: Path) -> dict[str, Any]:
-        dist_checkpointing.save(state, _share(str(directory)))
-        return {"step": step}
+    def save(self, policy: Policy, step: int) -> None:
+        """Save the state after `step`, when the save before is done. One that is already there stays. A collective."""
+        self.wait()
+        path = self._layout.checkpoint(step, current_lineage(self._layout))
+        directory = from_first_rank(lambda: _make_room(path))
+        if directory is None:
+            return
+        meta = {"step": step, "updates": count_updates(policy), "layout": layout_sizes(), "model": as_record(policy.model)}
+        staged = stage(sharded_state(policy, with_random=True), directory, copy=self._asynchronous)
+        self._writing = _in_thread(partial(self._write, staged, directory, path, meta))
+        if not self._asynchronous:
+            self.wait()
 
-    publish_directory(path, KIND, fence.epoch, fill, fence)
+    def raise_failure(self) -> None:
+        """The error of the save under way, where it has failed by now."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until no save is under way. Raises its error, and TimeoutError after `step_timeout_s`."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result(self._timeout_s)
+
+    def _write(self, staged: Staged, directory: Path, path: Path, meta: dict[str, Any]) -> None:
+        """On every rank; the first one publishes."""
+        try:
+            staged.write(directory, self._group)
+            sums = self._gather_sums(directory)
+            if dist.get_rank() == 0:
+                finish_directory(directory, path, KIND, self._fence.epoch, meta, self._fence, sums)
+        finally:
+            if dist.get_rank() == 0:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    def _gather_sums(self, directory: Path) -> dict[str, FileSum]:
+        """On rank 0, those of the files that the ranks wrote, each made by its writer."""
+        own = {file.name: file_sum(file) for file in directory.glob(f"__{dist.get_rank()}_*")}
+        parts: list[Any] | None = [None] * self._group.size() if dist.get_rank() == 0 else None
+        dist.gather_object(own, parts, group=self._group)
+        return {name: known for part in parts or [] for name, known in part.items()}
 
 
 def load_checkpoint(policy: Policy, layout: RunLayout) -> int | None:
-    """Restore the newest complete checkpoint; returns its step, None where there is none. A collective."""
-    newest = None
-    if dist.get_rank() == 0:
-        newest = next((str(path) for path in _newest_first(layout) if _is_complete(path)), None)
-    path = _share(newest)
+    """Restore the newest whole checkpoint, in whatever layout it was saved; returns its step, None where there is none.
+    A collective. Raises RecordError for a whole one of another model, and for what `newest_whole` and `refuse_missing` refuse."""
+    path = newest_whole(layout)
     if path is None:
         return None
-    _initialise_adam(policy)
-    state = dist_checkpointing.load(_sharded_state(policy, is_loading=True), path)
-    for index, chunk in enumerate(policy.chunks):
-        chunk.load_state_dict(state[f"model{index}"])
-    policy.optimizer.load_state_dict(state["optimizer"])
-    return int(Path(path).name.split("-")[1])
+    meta = read_manifest(path, KIND).meta
+    refuse_other_model(path, meta, policy.model)
+    wanted = sharded_state(policy, with_random=meta["layout"] == layout_sizes(), is_loading=True)
+    refuse_missing(path, wanted)
+    restore_state(policy, dist_checkpointing.load(wanted, str(path)), meta["updates"])
+    return int(meta["step"])
 
 
-def _sharded_state(policy: Policy, is_loading: bool) -> dict[str, Any]:
-    metadata = {
-        "chained_optim_avoid_prefix": True,
-        "distrib_optim_sharding_type": "fully_reshardable",
-        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
-    }
-    model = {f"model{index}": chunk.sharded_state_dict(metadata=metadata) for index, chunk in enumerate(policy.chunks)}
-    return {**model, "optimizer": policy.optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=metadata)}
+def _make_room(path: Path) -> Path | None:
+    """Where to write what `path` is to hold; None where it holds it already."""
+    if is_whole(path):
+        return None
+    shutil.rmtree(path, ignore_errors=True)
+    return begin_directory(path)
 
 
-def _initialise_adam(policy: Policy) -> None:
-    """Loading wants every state of the optimizer in place; Megatron makes all but the step count of PyTorch's Adam."""
-    for optimizer in policy.optimizer.chained_optimizers:
-        inner = optimizer.optimizer
-        if not isinstance(inner, torch.optim.AdamW):
-            continue
-        for parameter in (p for group in inner.param_groups for p in group["params"]):
-            zeros = {name: torch.zeros_like(parameter.data) for name in ("exp_avg", "exp_avg_sq")}
-            inner.state[parameter] = {"step": torch.tensor(0.0), **zeros}
+def _in_thread(call: Callable[[], None]) -> Future[None]:
+    """Run it in a thread that does not outlive the process."""
+    future: Future[None] = Future()
 
+    def run() -> None:
+        try:
+            call()
+            future.set_result(None)
+        except BaseException as error:
+            future.set_exception(error)
 
-def _newest_first(layout: RunLayout) -> Iterator[Path]:
-    """Published checkpoints by lineage and step, the last one first."""
-    names = [path.name for path in (layout.root / "checkpoints").glob("[0-9]*-[0-9]*")]
-    for name in sorted(names, key=lambda n: tuple(map(int, n.split("-"))), reverse=True):
-        yield layout.root / "checkpoints" / name
-
-
-def _is_complete(path: Path) -> bool:
-    try:
-        read_manifest(path, KIND, verify=True)
-    except RecordError:
-        return False
-    return True
-
-
-def _share(value: str | None) -> str | None:
-    """Rank 0's value, on every rank."""
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
+    Thread(target=run, name="checkpoint", daemon=True).start()
+    return future

@@ -23,6 +23,7 @@ from gagar_mcore.models.weight_map import Rule
 from gagar_mcore.records.store import publish_directory
 from gagar_mcore.trainer.setup import build_chunk, parallelism
 from gagar_mcore.trainer.shards import load_tensors, local_tensors, owned_rules, whole_tensors
+from gagar_mcore.trainer.staging import stage
 from gagar_mcore.weights.files import read_companions, write_companions
 from gagar_mcore.weights.published import PublishedCheckpoint
 from gagar_mcore.weights.storage import Storage, units_of
@@ -40,7 +41,7 @@ def to_megatron(job: Conversion) -> None:
     companions[CONFIG] = _configuration(companions, Storage(source.model, "bf16"))
 
     def write(directory: Path) -> None:
-        dist_checkpointing.save(model_state(chunks), str(directory))
+        stage(model_state(chunks), directory, copy=False).write(directory)
 
     meta = {"model_only": True, "precision": job.layout.precision}
     _publish(job.target, "checkpoint", write, companions, meta)

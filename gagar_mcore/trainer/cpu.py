@@ -88,6 +88,7 @@ def _use_cpu_random_state() -> None:
 
     cuda.manual_seed = torch.manual_seed
     cuda.get_rng_state = cuda.random.get_rng_state = get_state
+    cuda.set_rng_state = cuda.random.set_rng_state = set_state
     random._get_cuda_rng_state, random._set_cuda_rng_state = get_state, set_state
 
 

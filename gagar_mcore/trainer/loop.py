@@ -12,7 +12,7 @@ from gagar_mcore.records.batch import Batch, read_batch
 from gagar_mcore.records.epochs import Fence, min_batch_epoch, read_epochs
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import MANIFEST, RecordError, publish_json, read_manifest
-from gagar_mcore.trainer.checkpoint import load_checkpoint, save_checkpoint
+from gagar_mcore.trainer.checkpoint import CheckpointWriter, load_checkpoint
 from gagar_mcore.trainer.lifetime import wait_until
 from gagar_mcore.trainer.policy import apply_batch
 from gagar_mcore.trainer.scoring import load_reference
@@ -33,6 +33,7 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
     reference = load_reference(policy, open_tensors(layout.weights(0))) if recipe.trainer.loss.kl_coef else None
     applied = restore(policy, layout)
     tell(layout, applied, fence)
+    checkpoints = CheckpointWriter(layout, fence, recipe.trainer)
     for step in range(applied + 1, recipe.train.steps + 1):
         metrics = apply_batch(policy, next_batch(layout, step), recipe, step, reference)
         tensors = on_first_rank(gather_tensors(local_tensors(policy.chunks), policy.model))
@@ -43,7 +44,9 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
             publish_weights(layout, step, tensors, companions, fence)
             tell(layout, step, fence)
         if step == recipe.train.steps or step % recipe.train.checkpoint_every == 0:
-            save_checkpoint(policy, layout, step, fence)
+            checkpoints.save(policy, step)
+        checkpoints.raise_failure()
+    checkpoints.wait()
 
 
 def tell(layout: RunLayout, applied: int, fence: Fence) -> None:

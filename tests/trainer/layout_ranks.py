@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -80,33 +81,37 @@ def main() -> None:
     gc.freeze()  # or each rank would copy what it only shares
     for job in sys.argv[2:]:
         check_layout(layout_of(job), model_of(job))
-        start_ranks(job, root)
+        start_ranks(layout_of(job).world_size, run_job, job, root)
 
 
-def start_ranks(job: str, root: Path) -> None:
-    size = layout_of(job).world_size
+def start_ranks(size: int, run: Callable[..., None], *arguments: Any) -> None:
+    """Fork as many ranks, each of which does `run(*arguments)`."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(size)}
     fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=run_rank, args=(rank, job, root)) for rank in range(size)]
+    ranks = [fork.Process(target=run_rank, args=(rank, run, *arguments)) for rank in range(size)]
     for process in ranks:
         process.start()
     for process in ranks:
         process.join()
     if failed := [rank for rank, process in enumerate(ranks) if process.exitcode]:
-        raise SystemExit(f"{job}: ranks {failed} of {size} failed")
+        raise SystemExit(f"{arguments[0]}: ranks {failed} of {size} failed")
 
 
-def run_rank(rank: int, job: str, root: Path) -> None:
+def run_rank(rank: int, run: Callable[..., None], *arguments: Any) -> None:
     die_with_parent()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    run(*arguments)
+    dist.barrier()
+
+
+def run_job(job: str, root: Path) -> None:
     trainer = layout_of(job)
     join(trainer)
     results = compute(model_of(job), load_recipe(str(root / "recipe.yaml")).model_copy(update={"trainer": trainer}))
-    if rank == 0:
+    if dist.get_rank() == 0:
         torch.save(results, root / f"{job}.pt")
-    dist.barrier()
 
 
 def compute(model: ModelConfig, recipe: Recipe) -> dict[str, Any]:

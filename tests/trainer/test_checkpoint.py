@@ -1,0 +1,128 @@
+"""A checkpoint saved in any layout goes on in any other; it is visible when whole, and refused or skipped when it is not.
+
+`make test` passes it between two ranks, `make test-layouts` between one, four and eight."""
+
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as torch_checkpoint
+from checkpoint_ranks import BF16, CHAINS, REFUSALS, SAVED
+from conftest import ENVIRONMENT
+
+from gagar_mcore.records.layout import RunLayout
+
+LONG = [chain for chain in CHAINS if chain.endswith("one to eight")]
+PASSES = [
+    pytest.param(
+        chain, place, id=f"{chain}: {fields[place - 1]} to {fields[place]}", marks=[pytest.mark.layouts] * (chain in LONG)
+    )
+    for chain, fields in CHAINS.items()
+    for place in range(1, len(fields))
+]
+pytestmark = pytest.mark.timeout(600)  # the first test starts the ranks
+
+
+@pytest.fixture(scope="module")
+def chains(request, tmp_path_factory):
+    """What the ranks of the tests that are to run wrote."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    tests = (item for item in request.session.items if item.module is request.module)
+    long = any(test.get_closest_marker("layouts") for test in tests)
+    wanted = LONG if long else [chain for chain in CHAINS if chain not in LONG]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("checkpoint_ranks.py")),
+        str(root),
+        *(c for c in CHAINS if c in wanted),
+    ]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return root
+
+
+@pytest.fixture(scope="module")
+def said(chains):
+    return torch.load(chains / REFUSALS / "0.pt")
+
+
+@cache
+def saved_tensors(root: Path, place: int) -> dict[str, torch.Tensor]:
+    """Every tensor of a checkpoint, whole, read without Megatron."""
+    reader = torch_checkpoint.FileSystemReader(RunLayout(root / f"{place}").checkpoint(SAVED))
+    described = reader.read_metadata().state_dict_metadata
+    tensors = {name: torch.empty(d.size, dtype=d.properties.dtype) for name, d in described.items() if hasattr(d, "size")}
+    torch_checkpoint.load(tensors, storage_reader=reader, no_dist=True)
+    return tensors
+
+
+@pytest.mark.parametrize(("chain", "place"), PASSES)
+def test_what_another_layout_saved_loads_bit_by_bit_and_goes_on_the_same(chains, chain, place):
+    root = chains / chain
+    first, here = (saved_tensors(root, at) for at in (0, place))
+    assert first.keys() == here.keys()
+    assert [name for name in first if not torch.equal(first[name], here[name])] == []
+
+    through, resumed = (torch.load(root / f"{at}.pt")["weights"] for at in (0, place))
+    for name, expected in through.items():
+        torch.testing.assert_close(resumed[name], expected, **tolerance(CHAINS[chain][place], CHAINS[chain][0]), msg=name)
+
+
+def tolerance(layout: str, of: str) -> dict[str, float]:
+    """Of a weight after the third step: none in the same layout; else that of sums in another order, in bf16 two of its units
+    and an update that went the other way."""
+    if layout == of:
+        return {"rtol": 0, "atol": 0}
+    return {"rtol": 2**-7, "atol": 2e-3} if BF16 in layout else {"rtol": 0, "atol": 1e-5}
+
+
+@pytest.mark.parametrize("chain", [c for c in CHAINS if c not in (REFUSALS, *LONG)])
+def test_a_checkpoint_is_not_visible_while_it_is_written_and_training_goes_on_meanwhile(chains, chain):
+    assert not any(torch.load(path)["visible while training"] for path in (chains / chain).glob("*.pt"))
+
+
+def test_a_checkpoint_holds_master_weights_and_moments_of_every_trained_parameter(chains):
+    (chain,) = (c for c in CHAINS if c.endswith("bf16"))
+    tensors = saved_tensors(chains / chain, 0)
+    names = [name for name in tensors if not name.startswith("optimizer.") and "expert_bias" not in name]
+
+    for name in names:
+        master = tensors[f"optimizer.state.param.{name}"]
+        assert tensors[name].dtype == torch.bfloat16
+        assert torch.equal(master.bfloat16(), tensors[name])
+        assert {tensors[f"optimizer.state.{moment}.{name}"].shape for moment in ("exp_avg", "exp_avg_sq")} == {master.shape}
+    masters = [tensors[f"optimizer.state.param.{name}"] for name in names]
+    assert any(not torch.equal(master, master.bfloat16().float()) for master in masters)
+
+
+@pytest.mark.parametrize("damage", ["flip_a_bit", "cut_a_file", "lose_a_file", "lose_the_manifest"])
+def test_a_damaged_checkpoint_is_left_for_the_one_before(said, damage):
+    assert said[damage].endswith("checkpoints/0-000002")
+
+
+def test_a_damaged_checkpoint_is_refused_where_the_batches_after_the_older_one_are_gone(said):
+    assert "0-000004: damaged, and the batch of step 3" in said["batches gone"]
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_what_differs(said):
+    assert "0-000004: holds another model: family is mimo_v2 there, qwen3_moe here" in said["another model"]
+
+
+def test_a_checkpoint_without_the_state_of_a_trained_parameter_is_refused(said):
+    assert "has no optimizer.state." in said["frozen before"]
+    assert "router.weight" in said["frozen before"]
+    assert "trainer.freeze_router" in said["frozen before"]
+
+
+def test_a_save_that_fails_on_one_rank_raises_on_all_and_leaves_nothing(said):
+    for error in said["a rank cannot write"]:
+        assert error.startswith("SaveFailed")
+        assert "rank 1 could not write its part: [Errno 21] Is a directory" in error
+    assert said["left"] == ["0-000002", "0-000004"]
+
+
+def test_a_save_that_another_controller_overtook_is_not_published(said):
+    assert said["fenced"][0].startswith("Fenced")
