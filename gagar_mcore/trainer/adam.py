@@ -54,7 +54,8 @@ class StreamedAdamW:
         return {"state": {0: {"step": torch.tensor(float(self.param_groups[0]["step"]))}}, "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The groups alone; `set_scaled_state` sets the state of a parameter."""
+        """The groups alone; `set_scaled_state` then sets the state of each parameter."""
+        self._make_state()
         for group, loaded in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group |= {**loaded, "params": group["params"], "step": int(loaded["step"])}
 

@@ -120,8 +120,8 @@ def on_ranks(tmp_path_factory) -> OnRanks:
     layout = make_run(root / "run")
     publish_batches(layout, *range(1, STEPS + 1))
     publish_directory(root / "data", KIND, 0, lambda directory: write_sft_data(sft_data(), directory) or {})
-    run_ranks(1, root, "1,1,1", "sft", "losses", "memory")
-    run_ranks(2, root, "2,2,1", "sft", "train", "losses", "memory")
+    run_ranks(1, root, "1,1,1", "sft", "losses", "memory", "execution")
+    run_ranks(2, root, "2,2,1", "sft", "train", "losses", "memory", "execution")
     computed = {path.stem: torch.load(path) for path in (root / "layouts").iterdir()}
     return OnRanks(root, root / "checkpoint", computed, layout)
 
@@ -129,5 +129,5 @@ def on_ranks(tmp_path_factory) -> OnRanks:
 def run_ranks(count: int, root: Path, *jobs: str) -> None:
     script = Path(__file__).with_name("rank_checks.py")
     command = [*TORCHRUN, f"--nproc-per-node={count}", str(script), str(root), *jobs]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -1,5 +1,5 @@
-"""Runs on ranks: `rank_checks.py ROOT JOB...`. A job is a layout `tp,ep,dp` to compute the same batches in, or `losses`,
-`memory`, `sft` or `train`.
+"""Runs on ranks: `rank_checks.py ROOT JOB...`. A job is a layout `tp,ep,dp` to compute the same batches in, or `execution`,
+`losses`, `memory`, `sft` or `train`.
 
 ROOT holds `checkpoint`, `layouts` (rank 0 writes what each layout computed there), `data` to fine-tune on and `run`."""
 
@@ -51,6 +51,9 @@ def main() -> None:
         if job == "sft":
             fine_tune_run(root)
             continue
+        if job == "execution":
+            keep(execution(root), root / "layouts" / f"execution-{dist.get_world_size()}.pt")
+            continue
         if job == "losses":
             keep(every_loss(root), root / "layouts" / f"losses-{dist.get_world_size()}.pt")
             continue
@@ -98,6 +101,12 @@ def fine_tune_run(root: Path) -> None:
     report = metrics_writer(root / f"sft-{ranks}.jsonl")
     policy = fine_tune(recipe, trainer, read_sft_data(root / "data"), root / "checkpoint", report)
     export(policy, root / "checkpoint", root / f"sft-{ranks}")
+
+
+def execution(root: Path) -> dict[str, Any]:
+    import execution_ranks
+
+    return execution_ranks.execution(root)
 
 
 def every_loss(root: Path) -> dict[str, Any]:
