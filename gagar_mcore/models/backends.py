@@ -2,7 +2,7 @@
 names in both, but for the experts, which Transformer Engine keeps in one grouped module."""
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -76,5 +76,9 @@ def has_transformer_engine() -> bool:
     return torch.cuda.is_available() and importlib.util.find_spec("transformer_engine") is not None
 
 
-def best_backend() -> Backend:
-    return transformer_engine_backend() if has_transformer_engine() else local_backend()
+def best_backend(cp: int = 1) -> Backend:
+    """Under context parallelism, which the fused attention refuses for sinks, attention is the one in plain PyTorch."""
+    if not has_transformer_engine():
+        return local_backend()
+    fused = transformer_engine_backend()
+    return fused if cp == 1 else replace(fused, core_attention=PackedCoreAttention)

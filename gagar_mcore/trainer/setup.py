@@ -41,7 +41,7 @@ def build_policy(
     that can run here where it is None."""
     model_parallel_cuda_manual_seed(0)  # nothing draws from it (no dropout, no random initialisation), but it must exist
     bias_rate = 0.0 if trainer.freeze_router else router_bias_update_rate
-    backend = backend or best_backend()
+    backend = backend or best_backend(trainer.cp)
     execution = Execution(trainer.precision, trainer.fp8, trainer.recompute, bias_rate)
     config = transformer_config(model, parallelism(trainer, model), execution, backend)
     chunks = tuple(build_chunk(model, config, backend, chunk, trainer) for chunk in range(trainer.vpp))
