@@ -1,4 +1,5 @@
-# Two commands for a first hour: `make smoke` and `make test`. Both install what they need into .venv once and then work offline.
+# Two commands for a first hour: `make smoke` and `make test`; with a GPU also `make smoke-gpu`. They install what they need into
+# .venv once and then work offline.
 PYTHON ?= python3
 # Another package index for torch, for a CPU build where the default one carries CUDA (empty: the default index).
 TORCH_INDEX ?=
@@ -13,12 +14,19 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' requirements.lock)
 on_top_of_venv = @echo "import site; site.addsitedir('$$($(RUN) -c '$(SITE)')')" > "$$($(1)/bin/python -c '$(SITE)')/beneath.pth"
 SMOKE_OUTPUT ?= runs/smoke
 SMOKE_ARGS ?=
+SMOKE_GPU_OUTPUT ?= runs/smoke-gpu
 
-.PHONY: smoke test test-layouts test-verl test-mcore019 lint wheel clean
+.PHONY: smoke smoke-gpu test test-layouts test-verl test-mcore019 lint wheel clean
 
 smoke: $(VENV)/.installed
 	@rm -rf "$(SMOKE_OUTPUT)"
 	$(RUN) -m gagar_mcore.cli train launch/recipes/tiny.yaml output="$(SMOKE_OUTPUT)" $(SMOKE_ARGS)
+
+# The same loop on one GPU. `gagar doctor` goes first and says what is missing.
+smoke-gpu: $(VENV)/.installed
+	$(RUN) -m gagar_mcore.cli doctor
+	@rm -rf "$(SMOKE_GPU_OUTPUT)"
+	$(RUN) -m gagar_mcore.cli train launch/recipes/single-gpu.yaml output="$(SMOKE_GPU_OUTPUT)" $(SMOKE_ARGS)
 
 test: $(VENV)/.installed-dev
 	$(RUN) -m pytest

@@ -53,6 +53,9 @@ def _check_rollout(recipe: Recipe, model: ModelConfig) -> None:
             f"engine.deadline_s: {recipe.engine.deadline_s:g} must be below rollout.session_deadline_s "
             f"{rollout.session_deadline_s:g}, or a hung engine counts as the policy's failure"
         )
+    for name in ("engine", "trainer"):
+        if recipe.deterministic and getattr(recipe, name).device == "cuda":
+            raise RecipeError(f"{name}.device: cuda does not give equal bits; set it to cpu, or deterministic to false")
     members = max(rollout.group_size, recipe.train.eval_samples)
     if recipe.deterministic and recipe.sandbox.concurrency is not None and recipe.sandbox.concurrency < members:
         raise RecipeError(

@@ -11,6 +11,7 @@ from pathlib import Path
 from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.config.load import RecipeError, dump_recipe, load_recipe
 from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.controller.machine import check_machine
 from gagar_mcore.controller.run import initial_checkpoint
 from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed, log_tail, rank_environment
 from gagar_mcore.models.config import ModelConfig
@@ -30,6 +31,7 @@ def run_sft(name: str, overrides: Sequence[str]) -> None:
     """Train and evaluate; the checkpoint is `checkpoint/` below the recipe's output. Raises RecipeError, ProcessFailed."""
     recipe = load_recipe(name, overrides)
     _check_layout(recipe)
+    check_machine(recipe)
     root = Path(recipe.output).absolute()
     if root.is_dir() and any(root.iterdir()):
         raise RecipeError(f"output: {root} is already used; set another output=DIR")
