@@ -80,7 +80,7 @@ def whole_tensors(local: Mapping[str, Tensor], model: ModelConfig, rule: Rule) -
 
 
 def on_first_rank(tensors: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    """All that `gather_tensors` gives, in the host's memory of rank 0; nothing elsewhere, where one tensor at a time is in memory.
+    """All that `gather_tensors` gives, in the host's memory of rank 0; nothing elsewhere, where one tensor at a time is held.
     A collective."""
     if dist.get_rank() == 0:
         return [(name, tensor.cpu()) for name, tensor in tensors]
