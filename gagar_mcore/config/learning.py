@@ -142,6 +142,12 @@ class OptimizerSection(Section):
     clip_grad: Rate = 1.0
     state_dtype: Literal["fp32", "bf16"] = "fp32"
 
+    @model_validator(mode="after")
+    def _moments_move(self) -> Self:
+        if self.state_dtype == "bf16" and max(self.beta1, self.beta2) > 0.99:
+            raise ValueError("state_dtype: bf16 rounds away how a moment decays at a beta above 0.99; set fp32 or lower the beta")
+        return self
+
 
 class TrainerSection(Section):
     """Megatron layout and step. With `device: cuda` each rank has a GPU of its own. World size is `tp * pp * cp * dp`; the

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-BLOCK = 1 << 26
+BLOCK = 1 << 24
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
