@@ -21,6 +21,11 @@ CHANGEABLE = (
     *("output", "train.steps", "train.checkpoint_every", "train.eval_every", "tracking", "retention"),
     *("engine.deadline_s", "engine.start_timeout_s", "trainer.step_timeout_s", "trainer.start_timeout_s"),
     *("rollout.oversample", "rollout.outage_wait_s"),
+    *(
+        f"trainer.{field}"
+        for field in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "tokens_per_microbatch", "recompute", "threads")
+    ),
+    *("trainer.offload_optimizer", "trainer.async_checkpoint"),
 )
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as torch_checkpoint
 from megatron.core import dist_checkpointing
@@ -14,6 +15,7 @@ from megatron.core.dist_checkpointing.strategies.torch import (
     mcore_to_pyt_state_dict,
 )
 
+COMMON = "common.pt"  # values that are no tensors; none here
 OPTIMIZER = "optimizer.state."  # tensors of these names are copies already, see `sharded_state`
 
 
@@ -56,4 +58,6 @@ def stage(state: dict[str, Any], directory: Path, copy: bool) -> Staged:
     """Agree on who writes what of a sharded `state` into the empty `directory`. A collective."""
     staged = Staged(copy)
     dist_checkpointing.save(state, str(directory), staged)
+    if dist.get_rank() == 0 and not (directory / COMMON).exists():
+        torch.save({}, directory / COMMON)  # 0.19 writes none and reads either, 0.16 cannot read without
     return staged

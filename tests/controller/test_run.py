@@ -87,3 +87,12 @@ def test_a_run_killed_before_it_wrote_its_recipe_is_resumed(tmp_path: Path) -> N
     with open_run(recipe(layout.root), resume=True) as run:
         assert (run.epoch.number, run.next_step) == (1, 1)
     assert not list(layout.root.glob(".*.tmp"))
+
+
+def test_the_layout_of_the_trainer_may_change(tmp_path: Path) -> None:
+    with open_run(recipe(tmp_path / "run"), resume=False):
+        pass
+    changes = ["trainer.tp=1", "trainer.ep=4", "trainer.dp=2", "trainer.cp=2", "trainer.tokens_per_microbatch=512"]
+    with open_run(recipe(tmp_path / "run", *changes), resume=True):
+        pass
+    assert load_recipe(str(RunLayout(tmp_path / "run").recipe)).trainer.world_size == 4

@@ -33,7 +33,7 @@ BF16 = "precision=bf16 optimizer.state_dtype=bf16"
 REFUSALS = "mimo_v2: refusals"
 CHAINS = {
     REFUSALS: ("tp=2 ep=2",),
-    "mimo_v2: two ranks": ("tp=2 ep=2", "pp=2 vpp=2", "tp=2 ep=2"),
+    "mimo_v2: two ranks": ("tp=2 ep=2", "tp=2 ep=2", "pp=2 vpp=2"),
     "qwen3_moe: bf16": (f"tp=2 ep=2 {BF16}", f"dp=2 offload_optimizer=true {BF16}", f"tp=2 ep=2 {BF16}"),
     "mimo_v2: one to eight": (
         "tp=1",
@@ -46,6 +46,7 @@ CHAINS = {
         "tp=4 dp=2 ep=2 etp=2",
         "tp=1",
     ),
+    "mtp: one to eight": ("tp=1 mtp=train", "tp=2 pp=2 ep=2 mtp=train", "pp=2 vpp=2 cp=2 ep=2 dp=2 mtp=train", "tp=1 mtp=train"),
     "qwen3_moe: one to eight": ("tp=1", "tp=2 etp=2", "ep=4 dp=4", "tp=2 pp=2 vpp=2 dp=2 ep=2", "tp=1"),
 }
 
@@ -97,10 +98,12 @@ def run_stage(stage: Stage) -> dict[str, Any]:
     policy = fresh_policy(stage.family, recipe)
     if stage.place == 0:
         take_steps(policy, recipe, 1, SAVED)
+        torch.manual_seed(7)
     else:
         assert load_checkpoint(policy, RunLayout(stage.root / f"{stage.place - 1}")) == SAVED
+    random = torch.get_rng_state()
     visible = save_while_training(policy, recipe, RunLayout(stage.root / f"{stage.place}"))
-    return {"visible while training": visible, "weights": whole_weights(policy)}
+    return {"random": random, "visible while training": visible, "weights": whole_weights(policy)}
 
 
 def save_while_training(policy: Any, recipe: Recipe, run: RunLayout) -> bool:

@@ -71,6 +71,13 @@ def test_what_another_layout_saved_loads_bit_by_bit_and_goes_on_the_same(chains,
         torch.testing.assert_close(resumed[name], expected, **tolerance(CHAINS[chain][place], CHAINS[chain][0]), msg=name)
 
 
+def test_random_states_come_back_in_the_layout_that_saved_them(chains):
+    saved, same, other = (torch.load(chains / "mimo_v2: two ranks" / f"{place}.pt")["random"] for place in range(3))
+
+    assert torch.equal(same, saved)
+    assert not torch.equal(other, saved)
+
+
 def tolerance(layout: str, of: str) -> dict[str, float]:
     """Of a weight after the third step: none in the same layout; else that of sums in another order, in bf16 two of its units
     and an update that went the other way."""
