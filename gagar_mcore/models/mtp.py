@@ -82,6 +82,11 @@ class MtpLayer(MegatronModule):
             vp_stage=vp_stage,
         )
 
+    @property
+    def mtp_model_layer(self) -> Any:
+        """As Megatron's schedules call the transformer layer from 0.19 on."""
+        return self.transformer_layer
+
     def forward(self, hidden: Tensor, embeddings: Tensor, packed: PackedSequences) -> Tensor:
         joined = torch.cat([self.enorm(embeddings), self.hnorm(hidden)], dim=-1)
         projected, _bias = self.eh_proj(joined)
