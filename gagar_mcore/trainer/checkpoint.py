@@ -39,7 +39,7 @@ class CheckpointWriter:
         self._layout, self._fence = layout, fence
         self._asynchronous, self._timeout_s = trainer.async_checkpoint, trainer.step_timeout_s
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=trainer.step_timeout_s))
-        self._writing: Future[None] | None = None
+        self._writing: tuple[Thread, Future[None]] | None = None
 
     def save(self, policy: Policy, step: int) -> None:
         """Save the state after `step`, when the save before is done. One that is already there stays. A collective."""
@@ -56,14 +56,16 @@ class CheckpointWriter:
 
     def raise_failure(self) -> None:
         """The error of the save under way, where it has failed by now."""
-        if self._writing is not None and self._writing.done():
+        if self._writing is not None and self._writing[1].done():
             self.wait()
 
     def wait(self) -> None:
         """Until no save is under way. Raises its error, and TimeoutError after `step_timeout_s`."""
         writing, self._writing = self._writing, None
         if writing is not None:
-            writing.result(self._timeout_s)
+            thread, written = writing
+            thread.join(self._timeout_s)  # a process that exits while a thread of it lets go of tensors is aborted
+            written.result(timeout=0)
 
     def _write(self, staged: Staged, directory: Path, path: Path, meta: dict[str, Any]) -> None:
         """On every rank; the first one publishes."""
@@ -106,7 +108,7 @@ def _make_room(path: Path) -> Path | None:
     return begin_directory(path)
 
 
-def _in_thread(call: Callable[[], None]) -> Future[None]:
+def _in_thread(call: Callable[[], None]) -> tuple[Thread, Future[None]]:
     """Run it in a thread that does not outlive the process."""
     future: Future[None] = Future()
 
@@ -117,5 +119,6 @@ def _in_thread(call: Callable[[], None]) -> Future[None]:
         except BaseException as error:
             future.set_exception(error)
 
-    Thread(target=run, name="checkpoint", daemon=True).start()
-    return future
+    thread = Thread(target=run, name="checkpoint", daemon=True)
+    thread.start()
+    return thread, future
