@@ -155,11 +155,11 @@ class TrainerSection(Section):
     between which stages interleave (1: they do not).
     `tokens_per_microbatch` bounds one forward pass on a rank. A batch takes `minibatches` optimizer steps. `precision` is that
     of weights and activations, and `gradient_dtype` that of gradients where it is bf16; `fp8` is how Transformer Engine scales
-    matrix products. `recompute`: what the backward pass computes again instead of keeping it: nothing, attention cores and
-    experts (`selective`), whole layers (`full`). `offload_optimizer` keeps the optimizer's state on the host. `routing:
-    replay` sends every token to the experts that it passed when it was sampled. `mtp`: whether layers of multi-token prediction
-    train, with `mtp_weight` times their likelihood loss, which the policy itself does not feel.
-    `async_checkpoint`: checkpoints are written while training goes on.
+    matrix products. `recompute`: what the backward pass computes again instead of keeping it: nothing, experts (`selective`),
+    whole layers (`full`). `offload_optimizer` keeps the optimizer's state on the host. `routing: replay` sends every token to
+    the experts that it passed when it was sampled. `mtp`: whether layers of multi-token prediction train, with `mtp_weight`
+    times their likelihood loss, which the policy itself does not feel. `async_checkpoint`: checkpoints are written while
+    training goes on.
     A sequence of more than `max_tokens_per_sequence` tokens is an error (`overlong: refuse`) or loses those behind
     (`truncate`); None is no limit. One longer than `tokens_per_microbatch` runs alone."""
 

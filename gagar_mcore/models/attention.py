@@ -1,11 +1,9 @@
 """Self-attention for Megatron: per-layer key-value heads, rope base, window and sink, value width unlike key width."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
-from megatron.core import tensor_parallel
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import MegatronModule
@@ -47,7 +45,6 @@ class GroupedAttention(MegatronModule):
         self.groups = model.layer_kv_heads(layer) // self.tp_group.size()
         self.queries = model.num_heads // model.layer_kv_heads(layer)
         self.rope_theta = model.sliding_rope_theta if model.is_sliding(layer) else model.rope_theta
-        self.recompute_core = config.recompute_granularity == "selective" and "core_attn" in config.recompute_modules
         group_rows = (self.queries + 1) * model.head_dim + model.v_head_dim
         shared = {"config": config, "bias": False, "is_expert": False, "tp_group": self.tp_group}
         self.linear_qkv = submodules.linear_qkv(
@@ -82,11 +79,7 @@ class GroupedAttention(MegatronModule):
             query, key = self.q_norm(query), self.k_norm(key)
         cos, sin = rotary_table(packed_seq_params.positions, self.rope_theta, self.rotary_dim)
         query, key = rotate(query, cos, sin), rotate(key, cos, sin)
-        core = partial(self.core_attention, packed=packed_seq_params)
-        if self.recompute_core and self.training:
-            context = tensor_parallel.checkpoint(core, False, query, key, value * self.value_scale)
-        else:
-            context = core(query, key, value * self.value_scale)
+        context = self.core_attention(query, key, value * self.value_scale, packed_seq_params)
         output: tuple[Tensor, Tensor | None] = self.linear_proj(context.flatten(1).unsqueeze(1))
         return output
 

@@ -25,10 +25,8 @@ Floats = npt.NDArray[np.float64]
 
 def training_flops(model: ModelConfig, tokens: npt.ArrayLike, recompute: Recompute = "none", mtp: bool = False) -> Floats:
     """Forward and backward pass over sequences of `tokens` tokens each, in the shape of `tokens`: three forward passes, and one
-    more of attention (`selective`) or of all (`full`)."""
-    linear = linear_flops(model, mtp) * np.asarray(tokens, np.float64)
-    attention = attention_flops(model, tokens, mtp)
-    return linear * (4 if recompute == "full" else 3) + attention * (3 if recompute == "none" else 4)
+    more under `full`. What Transformer Engine computes again under `selective` are no products."""
+    return forward_flops(model, tokens, mtp) * (4 if recompute == "full" else 3)
 
 
 def forward_flops(model: ModelConfig, tokens: npt.ArrayLike, mtp: bool = False) -> Floats:

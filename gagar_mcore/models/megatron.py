@@ -113,12 +113,12 @@ def transformer_config(model: ModelConfig, parallelism: Parallelism, execution: 
 
 
 def _recomputation(execution: Execution, fused: bool) -> dict[str, Any]:
-    """Fused attention keeps no scores, and grouped experts can drop their activations alone."""
+    """Attention keeps no scores in either backend; grouped experts can drop their activations alone."""
     match execution.recompute:
         case "none":
             return {}
         case "selective":
-            modules = ["moe_act", "layernorm"] if fused else ["core_attn", "moe"]
+            modules = ["moe_act", "layernorm"] if fused else ["moe"]
             return {"recompute_granularity": "selective", "recompute_modules": modules}
         case "full":
             return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}

@@ -46,7 +46,7 @@ def test_recomputation_and_state_on_the_host_change_no_bit(computed, layout, way
 
 @pytest.mark.parametrize(
     ("layout", "way", "again"),
-    [(*pair, {"core attention", "experts"}) for pair in pairs("fp32, selective")]
+    [(*pair, {"experts"}) for pair in pairs("fp32, selective")]
     + [(*pair, {"layer", "core attention", "experts"}) for pair in pairs("fp32, full")],
 )
 def test_the_backward_pass_computes_again_what_was_not_kept(computed, layout, way, again):
