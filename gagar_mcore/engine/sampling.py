@@ -21,12 +21,11 @@ def sample(logits: Tensor, temperatures: Sequence[float], draws: Sequence[float]
     """
     if not torch.isfinite(logits).all():
         raise FloatingPointError("the model's logits are not finite: its weights are damaged or have diverged")
-    device = logits.device
-    scale = torch.tensor([t or 1.0 for t in temperatures], dtype=torch.float64, device=device)
+    scale = torch.tensor([t or 1.0 for t in temperatures], dtype=torch.float64).to(logits.device)
     logprobs = torch.log_softmax(logits.double() / scale[:, None], dim=-1)
     cumulative = logprobs.exp().cumsum(dim=-1)
-    targets = torch.tensor(draws, dtype=torch.float64, device=device)[:, None] * cumulative[:, -1:]
+    targets = torch.tensor(draws, dtype=torch.float64).to(logits.device)[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, targets, right=True).clamp_(max=logits.shape[-1] - 1)
-    greedy = torch.tensor([t == 0 for t in temperatures], device=device)[:, None]
+    greedy = torch.tensor([t == 0 for t in temperatures]).to(logits.device)[:, None]
     tokens = torch.where(greedy, logprobs.argmax(dim=-1, keepdim=True), drawn)
     return tokens[:, 0].tolist(), logprobs.gather(1, tokens)[:, 0].tolist()

@@ -117,6 +117,16 @@ def test_weights_wait_for_calls_at_work_and_later_calls_for_the_weights(loop, en
     assert loop.run_until_complete(engine.generate([request("a")])) == [new]
 
 
+def test_memory_is_released_after_calls_at_work_and_taken_again_by_the_next(loop, engine):
+    async def scenario():
+        return await asyncio.gather(engine.generate([request("d", new=50)]), engine.release_memory())
+
+    [before] = loop.run_until_complete(engine.generate([request("e")]))
+    [[finished], _] = loop.run_until_complete(scenario())
+    assert len(finished.token_ids) == 50
+    assert loop.run_until_complete(engine.generate([request("e")])) == [before]
+
+
 def test_deterministic_answers_survive_a_kill_bit_for_bit(checkpoint, tmp_path):
     """The kill fails every call at once, with the end of the log."""
     group = [request(f"g{i}", ids=range(5, 15 + 3 * i), new=20, seed=i) for i in range(6)]

@@ -1,5 +1,8 @@
 import json
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -117,3 +120,23 @@ def test_another_architecture_is_refused(policy, checkpoint, tmp_path):
     (tmp_path / "other" / "config.json").write_text(json.dumps(config))
     with pytest.raises(EngineError, match=f"{tmp_path / 'other' / 'config.json'}: describes another architecture"):
         policy.load(tmp_path / "other", 1)
+
+
+def test_a_released_policy_comes_back_with_its_weights_and_an_empty_cache(policy):
+    before = logits(policy)
+    policy.release()
+    assert policy.cache is None
+    assert torch.equal(logits(policy), before)
+    assert (policy.cache._keys[0] != 0).any()
+
+
+def test_everything_of_a_pass_is_on_the_device_of_the_engine(checkpoint):
+    script = Path(__file__).with_name("elsewhere_engine.py")
+    done = subprocess.run([sys.executable, script, checkpoint], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_a_gpu_that_is_missing_is_said_before_weights_are_read(tmp_path):
+    with pytest.raises(EngineError, match=r"engine\.device: cuda, but torch sees no GPU"):
+        Policy(tmp_path, 0, 2, device="cuda")

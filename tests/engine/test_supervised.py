@@ -59,6 +59,7 @@ def test_calls_lost_with_the_process_are_answered_the_same_by_the_next(checkpoin
 def test_a_restarted_engine_holds_the_weights_that_were_being_loaded(checkpoint, tmp_path):
     async def body(engine, started):
         kill(started[0])
+        await engine.release_memory()  # a dead engine holds none
         await engine.load_weights(checkpoint, 9)
         [generation] = await engine.generate([request()])
         return {span.version for span in generation.weight_spans}
