@@ -33,8 +33,8 @@ BF16 = "precision=bf16 optimizer.state_dtype=bf16"
 REFUSALS = "mimo_v2: refusals"
 CHAINS = {
     REFUSALS: ("tp=2 ep=2",),
-    "mimo_v2: two ranks": ("tp=2 ep=2", "tp=2 ep=2", "pp=2 vpp=2"),
-    "qwen3_moe: bf16": (f"tp=2 ep=2 {BF16}", f"dp=2 offload_optimizer=true {BF16}", f"tp=2 ep=2 {BF16}"),
+    "mimo_v2: two ranks": ("tp=2 ep=2", "pp=2 vpp=2"),
+    "qwen3_moe: bf16": (f"tp=2 ep=2 {BF16}", f"tp=2 ep=2 {BF16}", f"dp=2 offload_optimizer=true {BF16}"),
     "mimo_v2: one to eight": (
         "tp=1",
         "tp=2 ep=2",
@@ -146,8 +146,7 @@ def refusals(stage: Stage) -> dict[str, Any]:
     change_layout(recipe.trainer)
     policy = fresh_policy(stage.family, recipe)
     writer = CheckpointWriter(run, Fence(run, 1), recipe.trainer)
-    for step in (SAVED, SAVED + 2):
-        writer.save(policy, step)
+    writer.save(policy, SAVED)
     writer.wait()
     said: dict[str, Any] = {name: damaged(run, damage, kept=True) for name, damage in DAMAGES.items()}
     said["batches gone"] = damaged(run, flip_a_bit, kept=False)
@@ -191,6 +190,7 @@ def damaged(run: RunLayout, damage: Callable[[Path], object], kept: bool) -> str
     copy = RunLayout(run.root.with_name(f"{damage.__name__}, {kept}"))
     if dist.get_rank() == 0:
         shutil.copytree(run.root, copy.root)
+        shutil.copytree(run.checkpoint(SAVED), copy.checkpoint(SAVED + 2))
         damage(copy.checkpoint(SAVED + 2))
         if kept:
             publish_directory(copy.batch(SAVED + 1), "batch", 1, lambda directory: {})
