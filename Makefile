@@ -7,6 +7,7 @@ TORCH_INDEX ?=
 VENV := .venv
 VERL := .venv-verl
 MCORE019 := .venv-mcore019
+DEEPSPEED := .venv-deepspeed
 RUN := $(VENV)/bin/python
 SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 TORCH := $(shell sed -n 's/^torch==/torch==/p' requirements.lock)
@@ -16,7 +17,7 @@ SMOKE_OUTPUT ?= runs/smoke
 SMOKE_ARGS ?=
 SMOKE_GPU_OUTPUT ?= runs/smoke-gpu
 
-.PHONY: smoke smoke-gpu test test-layouts test-verl test-mcore019 lint wheel clean
+.PHONY: smoke smoke-gpu deepspeed test test-layouts test-verl test-mcore019 lint wheel clean
 
 smoke: $(VENV)/.installed
 	@rm -rf "$(SMOKE_OUTPUT)"
@@ -42,6 +43,9 @@ test-verl: $(VERL)/.installed
 # The trainer under the Megatron-Core of the GPU lane, which declares Python 3.12 but runs on 3.11.
 test-mcore019: $(MCORE019)/.installed
 	$(MCORE019)/bin/python -m pytest tests/models tests/trainer
+
+# A peer of benchmarks/trainer.py.
+deepspeed: $(DEEPSPEED)/.installed
 
 lint: $(VENV)/.installed-dev
 	$(RUN) -m ruff check .
@@ -74,6 +78,12 @@ $(VERL)/.installed: requirements-verl.lock $(VENV)/.installed-dev
 	$(call on_top_of_venv,$(VERL))
 	@touch $@
 
+$(DEEPSPEED)/.installed: requirements-deepspeed.lock $(VENV)/.installed
+	$(RUN) -m venv --clear $(DEEPSPEED)
+	$(DEEPSPEED)/bin/python -m pip install --no-deps -r requirements-deepspeed.lock
+	$(call on_top_of_venv,$(DEEPSPEED))
+	@touch $@
+
 $(MCORE019)/.installed: requirements-mcore019.lock $(VENV)/.installed-dev
 	$(RUN) -m venv --clear $(MCORE019)
 	$(MCORE019)/bin/python -m pip install --no-deps --only-binary=:all: --ignore-requires-python --python-version 3.12 \
@@ -83,4 +93,4 @@ $(MCORE019)/.installed: requirements-mcore019.lock $(VENV)/.installed-dev
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VERL) $(MCORE019) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VERL) $(DEEPSPEED) $(MCORE019) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -299,6 +299,14 @@ def bench_logprob(options: BenchOptions = None) -> None:
     main(options or [])
 
 
+@bench_app.command("trainer", context_settings=PASSED_ON, add_help_option=False)
+def bench_trainer(options: BenchOptions = None) -> None:
+    """Training steps in every layout beside transformers and DeepSpeed: tokens a second; on a GPU also memory and costs."""
+    from gagar_mcore.bench.trainer import main
+
+    main(options or [])
+
+
 def main() -> None:
     app()
 

@@ -1,0 +1,136 @@
+"""Tokens a second of fine-tuning steps: this trainer in one process and in layouts, beside transformers with PyTorch's AdamW and
+beside DeepSpeed ZeRO-2, on the same model, sequences and cores.
+
+    python benchmarks/trainer.py [--rounds N] [--layout "tp2 ep2" ...] [--deepspeed PYTHON] [--json]
+    python benchmarks/trainer.py --device cuda --preset mini [--profile]
+
+Every contender is a group of processes of its own; rounds go through all of them in turn, and the best round counts. `even`
+sequences have one length, which costs nobody padding; `ragged` ones are long-tailed, packed here and padded to the longest of a
+batch by the peers. DeepSpeed is measured where `--deepspeed` names a Python that has it (`make deepspeed`)."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gagar_mcore.bench import arguments
+
+MODULE = "gagar_mcore.bench.trainer_step"
+DEADLINE = 900.0
+LAYOUTS = ("tp2", "ep2", "dp2", "pp2", "cp2", "tp2 ep2", "dp2 ep2")
+DEEPSPEED = Path(".venv-deepspeed/bin/python")
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """implementation: `gagar`, `transformers` or `deepspeed`; layout: sizes as in `tp2 ep2`, of gagar, or `dp2` of DeepSpeed."""
+
+    implementation: str
+    lengths: str
+    layout: str = ""
+    preset: str = "tiny"
+    device: str = "cpu"
+    steps: int = 3
+    profile: bool = False
+
+    @property
+    def name(self) -> str:
+        return " ".join(filter(None, (self.implementation, self.layout, self.lengths)))
+
+
+def run(contenders: Sequence[Contender], rounds: int, deepspeed: Path | None) -> dict[str, Any]:
+    """`[name]`: the best round's figures. Raises RuntimeError with the end of its output where a contender fails."""
+    best: dict[str, Any] = {}
+    for _ in range(rounds):
+        for contender in contenders:
+            measured = _measure_apart(contender, deepspeed)
+            if contender.name not in best or measured["tokens_per_second"] > best[contender.name]["tokens_per_second"]:
+                best[contender.name] = measured
+    return best
+
+
+def ratios(best: dict[str, Any]) -> dict[str, float]:
+    """What is claimed, as quotients of tokens a second."""
+    claims = {
+        "one process, even lengths: gagar / transformers": ("gagar even", "transformers even"),
+        "ragged lengths: gagar packed / transformers padded": ("gagar ragged", "transformers ragged"),
+        "two processes, even lengths: gagar dp2 / DeepSpeed ZeRO-2": ("gagar dp2 even", "deepspeed dp2 even"),
+    }
+    speeds = {name: figures["tokens_per_second"] for name, figures in best.items()}
+    return {claim: speeds[a] / speeds[b] for claim, (a, b) in claims.items() if a in speeds and b in speeds}
+
+
+def _measure_apart(contender: Contender, deepspeed: Path | None) -> dict[str, Any]:
+    python = str(deepspeed) if contender.implementation == "deepspeed" else sys.executable
+    ranks = _world_size(contender.layout)
+    threads = max(1, (os.cpu_count() or 1) // ranks)
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "DS_ACCELERATOR": "cpu"}
+    if contender.implementation == "deepspeed":  # it looks for ninja on the path
+        environment["PATH"] = f"{Path(python).absolute().parent}{os.pathsep}{environment['PATH']}"
+    launch = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0"]
+    command = [*launch, "-m", MODULE, json.dumps(asdict(contender))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{contender.name} failed with {done.returncode}:\n{done.stderr[-2000:]}")
+    figures: dict[str, Any] = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{")))
+    return figures
+
+
+def _world_size(layout: str) -> int:
+    from gagar_mcore.bench.trainer_step import sizes
+
+    size = 1
+    for name in ("tp", "pp", "cp", "dp"):
+        size *= sizes(layout).get(name, 1)
+    return size
+
+
+def contenders(options: argparse.Namespace) -> list[Contender]:
+    common = {"preset": options.preset, "device": options.device, "profile": options.profile}
+    if options.device == "cuda":
+        return [Contender("gagar", "ragged", **common)]
+    found = [Contender(who, lengths, **common) for lengths in ("even", "ragged") for who in ("gagar", "transformers")]
+    found += [Contender("gagar", "even", layout, **common) for layout in options.layout or LAYOUTS]
+    if options.deepspeed.is_file():
+        found += [Contender("deepspeed", "even", layout, **common) for layout in ("", "dp2")]
+    return found
+
+
+def show(best: dict[str, Any], claims: dict[str, float]) -> None:
+    first = best["gagar even"]["tokens_per_second"] if "gagar even" in best else None
+    for name, figures in best.items():
+        relative = f"{figures['tokens_per_second'] / first:6.2f} of one process" if first else ""
+        extra = "".join(f"  {key} {value:.3g}" for key, value in figures.items() if key in ("mfu", "peak_gib", "padding_share"))
+        print(f"{name:28} {figures['tokens_per_second']:10.0f} tokens/s {relative}{extra}")
+        for cost in figures.get("costs", ()):
+            print(f"    {cost['share']:6.1%}  {cost['name']}")
+    for claim, ratio in claims.items():
+        print(f"{claim}: {ratio:.2f}")
+
+
+def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=arguments.positive, default=3)
+    parser.add_argument("--layout", action="append", help="sizes, like 'tp2 ep2'; may be given several times")
+    parser.add_argument("--preset", default="tiny")
+    parser.add_argument("--device", type=arguments.device, default="cpu")
+    parser.add_argument("--deepspeed", type=Path, default=DEEPSPEED, help="a Python that has deepspeed")
+    parser.add_argument("--profile", action="store_true", help="the three largest costs of a step")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    if not options.deepspeed.is_file() and not options.json:
+        print(f"{options.deepspeed}: no such Python, so DeepSpeed is left out; `make deepspeed` makes it")
+    best = run(contenders(options), options.rounds, options.deepspeed)
+    if options.json:
+        print(json.dumps({"best": best, "ratios": ratios(best)}, indent=1))
+    else:
+        show(best, ratios(best))
+
+
+if __name__ == "__main__":
+    main()
