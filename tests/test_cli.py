@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 EXAMPLE = {
     "group_id": "g",
@@ -21,6 +22,18 @@ def test_a_dry_run_says_what_would_run_and_starts_nothing(tmp_path: Path) -> Non
     result = gagar("train", "tiny", f"output={tmp_path / 'run'}", "--dry-run")
     assert result.returncode == 0, result.stderr
     assert "TP 2" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_a_recipe_for_a_gpu_is_validated_without_one_and_not_started(tmp_path: Path) -> None:
+    validated = gagar("train", "single-gpu", f"output={tmp_path / 'run'}", "--dry-run")
+    assert validated.returncode == 0, validated.stderr
+    assert "1 ranks on cuda" in validated.stdout
+    assert "machine  not this one: torch" in validated.stdout
+    started = gagar("train", "single-gpu", f"output={tmp_path / 'run'}")
+    assert started.returncode == 1
+    assert started.stderr.startswith("gagar: engine.device, trainer.device: cuda, but torch")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from gagar_mcore.config.load import RecipeError, load_recipe
 from gagar_mcore.config.shipped import shipped_checkpoint
+from gagar_mcore.controller.machine import gpus_needed
 from gagar_mcore.controller.preflight import preflight
 from gagar_mcore.models.huggingface import to_hf
 from gagar_mcore.models.presets import preset
@@ -90,3 +91,18 @@ def test_harbor_tasks_are_read_before_anything_starts(tmp_path: Path) -> None:
 def test_a_model_that_the_recipe_reads_otherwise_is_refused(override: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         preflight(load_recipe("tiny", [override]))
+
+
+@pytest.mark.parametrize("name", ["engine", "trainer"])
+def test_equal_bits_are_not_promised_on_a_gpu(name: str) -> None:
+    with pytest.raises(RecipeError, match=f"{name}.device: cuda does not give equal bits"):
+        preflight(load_recipe("tiny", [f"{name}.device=cuda", "deterministic=true"]))
+
+
+def test_ranks_have_a_gpu_each_and_the_engine_shares_one() -> None:
+    one = load_recipe("single-gpu")
+    preflight(one)
+    assert gpus_needed(one) == 1
+    assert gpus_needed(load_recipe("tiny")) == 0
+    assert gpus_needed(load_recipe("tiny", ["engine.device=cuda"])) == 1
+    assert gpus_needed(load_recipe("tiny", ["trainer.device=cuda"])) == 2
