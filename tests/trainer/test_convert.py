@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ENVIRONMENT, TORCHRUN
+from conftest import ENVIRONMENT, STEPS, TORCHRUN
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -161,13 +161,15 @@ def test_a_published_checkpoint_gives_the_logits_of_transformers_from_the_dequan
     torch.testing.assert_close(torch.load(root / "logits.pt"), expected, atol=1e-4, rtol=0)
 
 
-def test_the_command_starts_its_ranks_and_converts(root, flash, tmp_path):
-    arguments = ["convert", "megatron-to-hf", root / "flash-megatron", tmp_path / "split", "--precision", "fp32"]
+def test_the_command_converts_a_checkpoint_of_a_run_to_the_weights_that_it_published(on_ranks, tmp_path):
+    step, published = on_ranks.run.checkpoint(STEPS), on_ranks.run.weights(STEPS)
+    arguments = ["convert", "megatron-to-hf", step, tmp_path / "hf", "--companions", published, "--precision", "fp32"]
     result = CliRunner().invoke(app, [*map(str, arguments), "--format", "fp32"])
 
     assert result.exit_code == 0, result.output
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["split"]
-    assert_same_bits(stored(tmp_path / "split"), {name: weights.float() for name, weights in flash.plain.items()})
+    assert result.output == f"checkpoint in {tmp_path / 'hf'}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+    assert_same_bits(stored(tmp_path / "hf"), stored(published))
 
 
 def refusal(*arguments: object) -> str:
