@@ -1,8 +1,5 @@
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -128,12 +125,6 @@ def test_a_released_policy_comes_back_with_its_weights_and_an_empty_cache(policy
     assert policy.cache is None
     assert torch.equal(logits(policy), before)
     assert (policy.cache._keys[0] != 0).any()
-
-
-def test_everything_of_a_pass_is_on_the_device_of_the_engine(checkpoint):
-    script = Path(__file__).with_name("elsewhere_engine.py")
-    done = subprocess.run([sys.executable, script, checkpoint], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

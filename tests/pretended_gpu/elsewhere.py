@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 torch.utils.backend_registration._setup_privateuseone_for_python_backend("elsewhere")
 DEVICE = torch.device("elsewhere", 0)
+DATA = torch.Tensor.data
 MOVES = ("aten::_to_copy", "aten::to", "aten::copy_")
 
 
@@ -27,6 +28,18 @@ class Elsewhere(torch.Tensor):
 
     def tolist(self) -> Any:
         return self.held.tolist()
+
+    def new_tensor(self, *args: Any, **kwargs: Any) -> "Elsewhere":
+        return Elsewhere(self.held.new_tensor(*args, **kwargs))
+
+    @property
+    def data(self) -> Any:
+        return DATA.__get__(self)
+
+    @data.setter
+    def data(self, other: "Elsewhere") -> None:
+        DATA.__set__(self, other)
+        self.held = other.held
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""The engine on a pretended GPU against the engine on the CPU: `elsewhere_engine.py CHECKPOINT`. A process of its own, because
+"""The engine on a pretended GPU against the engine on the CPU: `engine_elsewhere.py CHECKPOINT`. A process of its own, because
 PyTorch takes a new kind of device once and for good."""
 
 import sys
