@@ -25,12 +25,14 @@ async def train(recipe: Recipe, resume: bool, console: Console) -> None:
         progress = StepProgress(console, recipe.rollout)
         async with start_trainer(run) as trainer, start_rollout(run, progress.event, console.message) as services:
             await evaluate_if_due(run, services, 0, console)
+            await services.engine.release_memory()
             await take_weights(run, services, trainer, run.next_step - 1, console)
             books.log_through(run.next_step - 1)
             position = run.position
             for step in range(run.next_step, recipe.train.steps + 1):
                 await books.wait_for_disk()
                 collection = await collect_step(run, services, step, position, progress)
+                await services.engine.release_memory()  # the trainer, perhaps on the same GPU, has work from here on
                 position = publish_batch(run, collection)
                 await take_weights(run, services, trainer, step, console)
                 books.log_through(step)
@@ -81,10 +83,8 @@ def publish_batch(run: Run, collection: Collection) -> int:
 
 
 async def take_weights(run: Run, services: RolloutServices, trainer: TrainerClient, version: int, console: Console) -> None:
-    """Wait for the trainer to come to `version`, load these weights into the engine, and evaluate them when due. Engine and
-    trainer may share a GPU: they take turns."""
+    """Wait for the trainer to come to `version`, load these weights into the engine, and evaluate them when due."""
     console.stage("train", 0, 1)
-    await services.engine.release_memory()
     weights = await trainer.weights(version)
     started = time.monotonic()
     await services.engine.load_weights(weights, version)

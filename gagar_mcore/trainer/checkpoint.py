@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
 
@@ -111,9 +112,12 @@ def _make_room(path: Path) -> Path | None:
 def _in_thread(call: Callable[[], None]) -> tuple[Thread, Future[None]]:
     """Run it in a thread that does not outlive the process."""
     future: Future[None] = Future()
+    gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
 
     def run() -> None:
         try:
+            if gpu is not None:
+                torch.cuda.set_device(gpu)  # a new thread begins with the first one
             call()
             future.set_result(None)
         except BaseException as error:
