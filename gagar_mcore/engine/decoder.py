@@ -9,9 +9,10 @@ import numpy as np
 
 from gagar_mcore.engine.cache import Chunk
 from gagar_mcore.engine.model import Policy
-from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation
+from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation, RoutedTokens
 from gagar_mcore.engine.sampling import sample, uniforms
 from gagar_mcore.engine.slots import Slot, SlotPool
+from gagar_mcore.records.experts import Experts
 from gagar_mcore.records.types import WeightSpan
 
 PREFILL_TOKENS = 1024  # padded tokens of one prefill pass: larger ones fall out of the processor's cache
@@ -20,13 +21,14 @@ ADMIT_EVERY = 4  # steps between admissions while others run: newcomers share on
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """A request at work. `draws[k]` decides token k of the answer."""
+    """A request at work. `draws[k]` decides token k of the answer. experts: of the tokens read so far, where recorded."""
 
     request: GenerateRequest
     draws: np.ndarray
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish_reason: Literal["stop", "length", "abort"] | None = None
+    experts: list[Experts] = field(default_factory=list)
 
     @classmethod
     def of(cls, request: GenerateRequest) -> "Stream":
@@ -36,7 +38,13 @@ class Stream:
         if self.finish_reason is None:
             raise RuntimeError("the stream is still at work")
         spans = [WeightSpan(version, 0, len(self.token_ids))] if self.token_ids else []
-        return Generation(self.token_ids, self.logprobs, spans, self.finish_reason)
+        return Generation(self.token_ids, self.logprobs, spans, self.finish_reason, self.routed())
+
+    def routed(self) -> RoutedTokens | None:
+        if not self.experts:
+            return None
+        experts = np.concatenate(self.experts)
+        return RoutedTokens(len(self.request.input_ids) + len(self.token_ids) - 1 - len(experts), experts)
 
     def add(self, token: int, logprob: float) -> None:
         self.token_ids.append(token)
@@ -117,6 +125,9 @@ class Decoder:
             [slot.row for _, slot, _ in work], [ids for _, _, ids in work], [len(slot.cached) for _, slot, _ in work]
         )
         logits = self._policy.forward(chunk)
+        if self._policy.recorder is not None:
+            for stream, experts in zip(streams, self._policy.recorder.take(chunk), strict=True):
+                stream.experts.append(experts)
         for _, slot, ids in work:
             slot.cached += ids
         draws = [stream.draws[len(stream.token_ids)] for stream in streams]

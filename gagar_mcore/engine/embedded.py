@@ -5,10 +5,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gagar_mcore.config.rollout import EngineSection
 from gagar_mcore.devices import Device, device_environment
+from gagar_mcore.engine.framing import unpack_array
 from gagar_mcore.engine.process import ChildProcess
-from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation
+from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation, RoutedTokens
 from gagar_mcore.records.types import WeightSpan
 
 
@@ -93,10 +96,12 @@ async def start_embedded(
     *,
     max_context: int | None = None,
     deterministic: bool = False,
+    record_experts: bool = False,
 ) -> EmbeddedEngine:
     """Start the engine on the model in `model` (config.json, *.safetensors), whose tokens carry `version`.
 
-    log: the process's standard error is appended to it; max_context: None takes the model's `max_position_embeddings`.
+    log: the process's standard error is appended to it; max_context: None takes the model's `max_position_embeddings`;
+    record_experts: answers say which experts their tokens passed.
     Raises EngineError where the model cannot be loaded or the engine is not ready within `section.start_timeout_s`.
     """
     child = await ChildProcess.spawn("gagar_mcore.engine.worker", log, worker_environment(section.threads, section.device))
@@ -111,6 +116,7 @@ async def start_embedded(
             max_context=max_context,
             deterministic=deterministic,
             device=section.device,
+            record_experts=record_experts,
         )
     except BaseException:
         await child.close()
@@ -137,4 +143,8 @@ def worker_environment(threads: int, device: Device = "cpu") -> dict[str, str]:
 
 def _generation(data: dict[str, Any]) -> Generation:
     spans = [WeightSpan(**span) for span in data["weight_spans"]]
-    return Generation(data["token_ids"], data["logprobs"], spans, data["finish_reason"])
+    return Generation(data["token_ids"], data["logprobs"], spans, data["finish_reason"], _routed(data["routed"]))
+
+
+def _routed(data: dict[str, Any] | None) -> RoutedTokens | None:
+    return None if data is None else RoutedTokens(data["start"], unpack_array(data["experts"]).astype(np.int16))

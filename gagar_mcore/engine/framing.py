@@ -1,9 +1,13 @@
 """Messages between an engine's process and its controller: JSON behind a four-byte length."""
 
 import asyncio
+import base64
 import json
 import struct
 from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
 
 from gagar_mcore.engine.protocol import EngineError
 
@@ -36,7 +40,15 @@ async def read_frame_async(stream: asyncio.StreamReader) -> dict[str, Any] | Non
         return None
 
 
+def pack_array(array: npt.NDArray[Any]) -> dict[str, Any]:
+    return {"dtype": array.dtype.str, "shape": array.shape, "data": base64.b64encode(array.tobytes()).decode()}
+
+
+def unpack_array(packed: dict[str, Any]) -> npt.NDArray[Any]:
+    return np.frombuffer(base64.b64decode(packed["data"]), packed["dtype"]).reshape(packed["shape"])
+
+
 def _bounded(size: int) -> int:
     if size > MAX_FRAME_BYTES:
-        raise EngineError(f"a message of {size} bytes exceeds the bound of {MAX_FRAME_BYTES}")
+        raise EngineError(f"a message of {size} bytes exceeds the bound of {MAX_FRAME_BYTES}; ask for less in one call")
     return size

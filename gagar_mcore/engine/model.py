@@ -8,24 +8,36 @@ from torch import Tensor
 from gagar_mcore.engine.cache import Chunk, PositionCache
 from gagar_mcore.engine.checkpoint import read_architecture, read_model
 from gagar_mcore.engine.protocol import EngineError
+from gagar_mcore.engine.routing import ExpertRecorder
 
 
 class Policy:
     """Weights and cache. `forward` is exact: its logits are those of the uncached model on each row's whole sequence.
 
-    directory: config.json and *.safetensors; max_context: None takes the config's `max_position_embeddings`; device: of both.
+    directory: config.json and *.safetensors; max_context: None takes the config's `max_position_embeddings`; device: of both;
+    record_experts: whether `recorder` notes those of each pass.
     Raises EngineError where the directory holds no such model, or where there is no such device.
     """
 
     cache: PositionCache | None
+    recorder: ExpertRecorder | None
 
-    def __init__(self, directory: Path, version: int, rows: int, max_context: int | None = None, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        version: int,
+        rows: int,
+        max_context: int | None = None,
+        device: str = "cpu",
+        record_experts: bool = False,
+    ) -> None:
         if device == "cuda" and not torch.cuda.is_available():
             raise EngineError("engine.device: cuda, but torch sees no GPU: run gagar doctor, or set engine.device=cpu")
         self.architecture = read_architecture(directory)
         self.rows = rows
         self.max_context = max_context or self.architecture.max_positions
         self.device = torch.device(device)
+        self._record_experts = record_experts
         self.load(directory, version)
 
     def load(self, directory: Path, version: int) -> None:
@@ -33,6 +45,7 @@ class Policy:
         or does not fit the config."""
         self.model = read_model(directory, self.architecture)
         self.version = version
+        self.recorder = ExpertRecorder(self.model) if self._record_experts else None
         self._occupy()
 
     def release(self) -> None:

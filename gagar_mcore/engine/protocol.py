@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from gagar_mcore.records.experts import Experts
 from gagar_mcore.records.types import WeightSpan
 
 
@@ -28,14 +29,24 @@ class GenerateRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class RoutedTokens:
+    """The experts that tokens `[start, start + m)` of the session passed in this call: those that it read, from where its cache
+    ended to the last but one. The last is drawn and not yet read. experts: `[m, layers with experts, top_k]`."""
+
+    start: int
+    experts: Experts
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """`token_ids`, `logprobs` `[num_new_tokens]`: a stop token is included where it was generated; log-probs are those of
-    the sampling distribution. `weight_spans` count from the first new token."""
+    the sampling distribution. `weight_spans` count from the first new token; `routed` where the engine records experts."""
 
     token_ids: list[int]
     logprobs: list[float]
     weight_spans: list[WeightSpan]
     finish_reason: Literal["stop", "length", "abort"]
+    routed: RoutedTokens | None = None
 
 
 class Engine(Protocol):

@@ -5,7 +5,7 @@ import queue
 import sys
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,10 +13,11 @@ import torch
 
 from gagar_mcore.engine.calls import Calls
 from gagar_mcore.engine.decoder import Decoder
-from gagar_mcore.engine.framing import encode_frame, read_frame
+from gagar_mcore.engine.framing import encode_frame, pack_array, read_frame
 from gagar_mcore.engine.model import Policy
-from gagar_mcore.engine.protocol import EngineError, GenerateRequest
+from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation
 from gagar_mcore.lifetime import die_with_parent
+from gagar_mcore.records.experts import compact
 
 INBOX_BOUND = 4096
 Message = dict[str, Any]
@@ -59,9 +60,10 @@ class Worker:
         max_context: int | None,
         deterministic: bool,
         device: str,
+        record_experts: bool,
     ) -> Message:
         torch.set_num_threads(threads)
-        self._policy = Policy(Path(model), version, rows, max_context, device)
+        self._policy = Policy(Path(model), version, rows, max_context, device, record_experts)
         self._decoder = Decoder(self._policy)
         self._calls = Calls(self._decoder, isolated=deterministic)
         return {"max_context": self._policy.max_context, "vocab_size": self._policy.architecture.vocab_size}
@@ -99,11 +101,23 @@ class Worker:
         self._seconds += time.perf_counter() - start
         usage = {"tokens": self._tokens, "seconds": self._seconds}
         for call, generations in over.items():
-            self._send({"call": call, "result": {"generations": [asdict(g) for g in generations], "usage": usage}})
+            self._send({"call": call, "result": {"generations": [_plain(g) for g in generations], "usage": usage}})
 
     def _send(self, message: Message) -> None:
-        self._out.write(encode_frame(message))
+        """An answer that is too long for a frame is an error of its call."""
+        try:
+            frame = encode_frame(message)
+        except EngineError as error:
+            frame = encode_frame({"call": message["call"], "error": str(error)})
+        self._out.write(frame)
         self._out.flush()
+
+
+def _plain(generation: Generation) -> Message:
+    plain = asdict(replace(generation, routed=None))
+    if (routed := generation.routed) is not None:
+        plain["routed"] = {"start": routed.start, "experts": pack_array(compact(routed.experts))}
+    return plain
 
 
 def _read_inbox(stream: BinaryIO, inbox: "queue.Queue[Message]") -> None:

@@ -51,6 +51,9 @@ class RunLayout:
     def trajectory(self, step: int, trajectory_id: str) -> Path:
         return self.step(step) / "trajectories" / f"{trajectory_id}.json"
 
+    def experts(self, step: int, trajectory_id: str) -> Path:
+        return self.step(step) / "trajectories" / f"{trajectory_id}.experts.npy"
+
     def group(self, step: int, group_id: str) -> Path:
         return self.step(step) / "groups" / f"{group_id}.json"
 

@@ -59,7 +59,8 @@ class Trajectory:
 
     token_ids, logprobs, loss_mask: `[num_tokens]`; logprobs are those of the sampling distribution, 0.0 where
     `loss_mask` is 0. `loss_mask` is 1 on generated tokens only (stop tokens included where the model generated them).
-    `patch` is text with surrogate escapes where the policy wrote bytes that are not UTF-8.
+    `patch` is text with surrogate escapes where the policy wrote bytes that are not UTF-8. `experts` is the size and sha256 of
+    the file that says which experts the tokens passed, where the engine recorded them (see `records/experts.py`).
     """
 
     id: str
@@ -79,6 +80,7 @@ class Trajectory:
     invalid_detail: str = ""
     verification: Verification | None = None
     seconds: float = 0.0
+    experts: tuple[int, str] | None = None
 
     @property
     def generated_tokens(self) -> int:

@@ -1,5 +1,7 @@
 import random
+from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from transformers import MiMoV2FlashForCausalLM
@@ -199,3 +201,38 @@ def test_an_answer_names_the_weights_it_came_from(policy):
     [stream] = run(Decoder(policy), request("a", [5], new=2, stops=()))
     [span] = stream.generation(policy.version).weight_spans
     assert (span.version, span.start, span.end) == (4, 0, 2)
+
+
+def heard(reference, ids):
+    """`[tokens, layers with experts, top_k]`: the choices of transformers' own routers in one full pass, in order of number."""
+    chosen = []
+    experts = [layer.mlp.experts for layer in reference.model.layers if hasattr(layer.mlp, "experts")]
+    hooks = [module.register_forward_pre_hook(lambda _, arguments: chosen.append(arguments[1])) for module in experts]
+    with torch.inference_mode():
+        reference(torch.tensor([ids]))
+    for hook in hooks:
+        hook.remove()
+    return torch.stack(chosen, dim=1).sort(-1).values.numpy()
+
+
+@pytest.mark.parametrize("sessions", [6, 10])
+def test_recorded_experts_over_turns_are_those_of_a_full_forward_pass(checkpoint, reference, sessions):
+    """With a kept cache a turn tells of the new tokens alone: those of all turns are the whole sequence but its last token."""
+    streams = converse(Decoder(Policy(checkpoint, 0, rows=6, max_context=400, record_experts=True)), sessions, turns=4)
+    told = {}
+    for stream in streams:
+        routed = stream.generation(0).routed
+        ids = [*stream.request.input_ids, *stream.token_ids]
+        assert routed.start + len(routed.experts) == len(ids) - 1
+        assert routed.experts.dtype == np.int16
+        assert (np.sort(routed.experts, -1) == heard(reference, ids)[routed.start : -1]).all()
+        told.setdefault(stream.request.session_id, []).append(routed)
+    for first, *later in told.values():
+        assert first.start == 0
+        assert all(new.start in (0, old.start + len(old.experts)) for old, new in pairwise([first, *later]))
+    assert any(routed.start == 0 for _, *later in told.values() for routed in later) == (sessions > 6)
+
+
+def test_nothing_is_recorded_unless_asked(policy):
+    [stream] = run(Decoder(policy), request("a", [5], new=2, stops=()))
+    assert policy.recorder is None and stream.generation(0).routed is None
