@@ -131,17 +131,15 @@ class PackedCoreAttention(MegatronModule):
 
 
 def rotary_table(positions: Tensor, theta: float, dim: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines `[T, 1, dim]` float32 for positions `[T]`."""
+    """Cosines and sines `[T, 1, dim / 2]` float32 for positions `[T]`."""
     exponents = torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim
-    angles = positions[:, None].float() * (1.0 / theta**exponents)
-    angles = torch.cat([angles, angles], dim=-1)[:, None]
+    angles = (positions[:, None].float() * (1.0 / theta**exponents))[:, None]
     return angles.cos(), angles.sin()
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Half-rotate the first dimensions of `heads` `[T, heads, head_dim]`, as many as `cos` has, and keep the others."""
-    dim = cos.shape[-1]
-    turned, kept = heads[..., :dim], heads[..., dim:]
-    first, second = turned.chunk(2, dim=-1)
-    swapped = torch.cat([-second, first], dim=-1)
-    return torch.cat([turned * cos.to(heads.dtype) + swapped * sin.to(heads.dtype), kept], dim=-1)
+    """Turn the pairs (i, i + dim / 2) of the first `dim` dimensions of `heads` `[T, heads, head_dim]`, and keep the others."""
+    half = cos.shape[-1]
+    first, second, kept = heads.split([half, half, heads.shape[-1] - 2 * half], dim=-1)
+    cos, sin = cos.to(heads.dtype), sin.to(heads.dtype)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, kept], dim=-1)
