@@ -120,10 +120,28 @@ def on_ranks(tmp_path_factory) -> OnRanks:
     layout = make_run(root / "run")
     publish_batches(layout, *range(1, STEPS + 1))
     publish_directory(root / "data", KIND, 0, lambda directory: write_sft_data(sft_data(), directory) or {})
-    run_ranks(1, root, "1,1,1", "sft", "losses", "memory", "execution")
-    run_ranks(2, root, "2,2,1", "sft", "train", "losses", "memory", "execution")
+    run_ranks(1, root, "1,1,1", "sft", "losses", "memory")
+    run_ranks(2, root, "2,2,1", "sft", "train", "losses", "memory")
+    return computed_on_ranks(root, layout)
+
+
+def computed_on_ranks(root: Path, layout: RunLayout) -> OnRanks:
     computed = {path.stem: torch.load(path) for path in (root / "layouts").iterdir()}
     return OnRanks(root, root / "checkpoint", computed, layout)
+
+
+@pytest.fixture(scope="session")
+def executed(tmp_path_factory) -> OnRanks:
+    """What every way to run a step, and to keep the optimizer's state, computed."""
+    root = tmp_path_factory.mktemp("executed")
+    for name in ("checkpoint", "layouts"):
+        (root / name).mkdir()
+    write_tiny_checkpoint(root / "checkpoint")
+    layout = make_run(root / "run")
+    publish_batches(layout, *range(1, STEPS + 1))
+    for ranks in (1, 2):
+        run_ranks(ranks, root, "execution")
+    return computed_on_ranks(root, layout)
 
 
 def run_ranks(count: int, root: Path, *jobs: str) -> None:

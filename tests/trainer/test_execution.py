@@ -12,7 +12,7 @@ from gagar_mcore.plan.states import training_states
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import read_manifest
 
-pytestmark = pytest.mark.timeout(600)  # the first test starts the ranks
+pytestmark = [pytest.mark.timeout(600), pytest.mark.layouts]  # the first test starts the ranks
 WAYS_OF = {layout: ways for of_size in LAYOUTS.values() for layout, ways in of_size.items()}
 LR = 1e-3  # about what each of three steps moves every weight
 
@@ -22,8 +22,8 @@ def pairs(*ways: str) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def computed(on_ranks):
-    return {**on_ranks.layouts["execution-1"], **on_ranks.layouts["execution-2"]}
+def computed(executed):
+    return {**executed.layouts["execution-1"], **executed.layouts["execution-2"]}
 
 
 def differences(one, other) -> torch.Tensor:
@@ -115,9 +115,9 @@ def test_the_optimizer_takes_the_memory_that_the_plan_counts(computed, layout):
             assert results["state bytes"] == trainer.world_size * planned, way
 
 
-def test_a_run_goes_on_when_its_state_moves_from_host_to_device(on_ranks):
+def test_a_run_goes_on_when_its_state_moves_from_host_to_device(executed):
     moved, stayed = (
-        [read_manifest(RunLayout(on_ranks.root / name).weights(version), "weights").digest for version in range(3)]
+        [read_manifest(RunLayout(executed.root / name).weights(version), "weights").digest for version in range(3)]
         for name in ("moved", "stayed")
     )
 
