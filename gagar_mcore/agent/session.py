@@ -2,13 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from gagar_mcore.agent.tools import ToolResult, ToolSession, ToolSet
-from gagar_mcore.engine.protocol import Engine, EngineError, GenerateRequest, Generation
+from gagar_mcore.engine.protocol import Engine, EngineError, GenerateRequest, Generation, RoutedTokens
 from gagar_mcore.randomness import derive_seed
+from gagar_mcore.records.experts import UNKNOWN, Experts
+from gagar_mcore.records.store import FileSum
 from gagar_mcore.records.types import EndReason, InvalidReason, Trajectory, Turn, WeightSpan
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.patch import BASE, extract_patch
@@ -60,6 +64,7 @@ class Transcript:
     loss_mask: list[int] = field(default_factory=list)
     weight_spans: list[WeightSpan] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    routed: list[RoutedTokens] = field(default_factory=list)
 
     def add_context(self, ids: list[int]) -> None:
         self.token_ids += ids
@@ -72,17 +77,30 @@ class Transcript:
         self.logprobs += generation.logprobs
         self.loss_mask += [1] * len(generation.token_ids)
         self.weight_spans += [WeightSpan(s.version, s.start + offset, s.end + offset) for s in generation.weight_spans]
+        if (new := generation.routed) is not None:
+            self.routed = [*(earlier for earlier in self.routed if earlier.start < new.start), new]
+
+    def experts(self) -> Experts | None:
+        """Of every token, `UNKNOWN` where the engine has not said; what it said last counts. None where it never did."""
+        if not self.routed:
+            return None
+        experts = np.full((len(self.token_ids), *self.routed[0].experts.shape[1:]), UNKNOWN, np.int16)
+        for routed in self.routed:
+            experts[routed.start : routed.start + len(routed.experts)] = routed.experts
+        return experts
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRunner:
-    """Runs sessions with one pool, tool set and renderer."""
+    """Runs sessions with one pool, tool set and renderer. `keep_experts` publishes the experts of a session's tokens, where the
+    engine records them, and returns the sum of the file; None does not keep them."""
 
     pool: SandboxPool
     tools: ToolSet
     renderer: Renderer
     limits: SessionLimits
     sandbox_limits: Limits
+    keep_experts: Callable[[SessionKey, Experts], FileSum] | None = None
 
     async def run(self, key: SessionKey, task: Task, engine: Engine) -> Trajectory:
         """The ended session, its patch not yet verified (reward 0). A failure of the infrastructure makes it invalid;
@@ -121,7 +139,15 @@ class SessionRunner:
             invalid_reason=invalid,
             invalid_detail=detail,
             seconds=time.monotonic() - started,
+            experts=await self._kept_experts(key, transcript) if invalid is None else None,
         )
+
+    async def _kept_experts(self, key: SessionKey, transcript: Transcript) -> FileSum | None:
+        """Only what is trained on is kept."""
+        experts = transcript.experts() if key.purpose == "train" else None
+        if self.keep_experts is None or experts is None:
+            return None
+        return await asyncio.to_thread(self.keep_experts, key, experts)
 
     async def _in_sandbox(self, key: SessionKey, task: Task, engine: Engine, transcript: Transcript) -> tuple[EndReason, str]:
         spec = SandboxSpec(task.repository, task.workdir, {BASE: task.repository}, self.sandbox_limits)

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gagar_mcore.agent.registry import tool_set
 from gagar_mcore.agent.renderer import Renderer
-from gagar_mcore.agent.session import SessionLimits, SessionRunner
+from gagar_mcore.agent.session import SessionKey, SessionLimits, SessionRunner
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import Run
 from gagar_mcore.controller.trainer_client import TrainerClient
@@ -17,6 +18,9 @@ from gagar_mcore.engine.embedded import EmbeddedEngine, start_embedded
 from gagar_mcore.engine.protocol import Engine
 from gagar_mcore.engine.supervised import SupervisedEngine
 from gagar_mcore.grading.service import GradingService
+from gagar_mcore.records.experts import Experts, publish_experts
+from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.records.store import FileSum
 from gagar_mcore.rollout.group import Event, GroupPipeline, Sampler
 from gagar_mcore.tasks.order import TaskOrder
 from gagar_mcore.tasks.source import heldout_tasks, training_tasks
@@ -64,12 +68,14 @@ def session_slots(recipe: Recipe) -> int:
     return recipe.sandbox.concurrency or recipe.rollout.concurrent_groups * recipe.rollout.group_size
 
 
-def build_sampler(recipe: Recipe, engine: Engine, pools: Pools, renderer: Renderer) -> Sampler:
+def build_sampler(recipe: Recipe, engine: Engine, pools: Pools, renderer: Renderer, layout: RunLayout | None = None) -> Sampler:
+    """layout: of the run that the sessions belong to, where they are trained on."""
+    keep = partial(keep_experts, layout) if layout else None
     tools = tool_set(recipe.rollout.tools, recipe.sandbox.command_timeout_s)
     limits = sandbox_limits(recipe)
     group_size = max(recipe.rollout.group_size, recipe.train.eval_samples)
     return Sampler(
-        sessions=SessionRunner(pools.sessions, tools, renderer, session_limits(recipe), limits),
+        sessions=SessionRunner(pools.sessions, tools, renderer, session_limits(recipe), limits, keep),
         engine=engine,
         verifier=Verifier(pools.tests, limits, recipe.verify.timeout_s),
         room=asyncio.Semaphore(max(1, session_slots(recipe) // group_size)),
@@ -77,6 +83,10 @@ def build_sampler(recipe: Recipe, engine: Engine, pools: Pools, renderer: Render
         submit_unfinished=recipe.rollout.submit_unfinished,
         reuse_identical=recipe.verify.reuse_identical,
     )
+
+
+def keep_experts(layout: RunLayout, key: SessionKey, experts: Experts) -> FileSum:
+    return publish_experts(layout.experts(key.step, key.trajectory_id), experts)
 
 
 @asynccontextmanager
@@ -92,8 +102,15 @@ async def start_engine(recipe: Recipe, log: Path, weights: Path, version: int) -
     """The embedded engine under supervision. Raises EngineError where it does not start."""
 
     async def start(weights: Path, version: int) -> EmbeddedEngine:
-        max_context, deterministic = recipe.rollout.max_context, recipe.deterministic
-        return await start_embedded(weights, version, recipe.engine, log, max_context=max_context, deterministic=deterministic)
+        return await start_embedded(
+            weights,
+            version,
+            recipe.engine,
+            log,
+            max_context=recipe.rollout.max_context,
+            deterministic=recipe.deterministic,
+            record_experts=recipe.trainer.routing == "replay",
+        )
 
     return SupervisedEngine(start, await start(weights, version), weights, version)
 
@@ -123,7 +140,7 @@ async def start_rollout(
         heldout = await heldout_tasks(recipe.tasks, layout.root / "tasks", pools.tests, run.epoch.number)
         engine = await start_engine(recipe, layout.logs / "engine.log", weights, 0)
         stack.push_async_callback(engine.close)
-        sampler = build_sampler(recipe, engine, pools, Renderer.load(weights))
+        sampler = build_sampler(recipe, engine, pools, Renderer.load(weights), layout)
         pipeline = GroupPipeline(
             layout=layout,
             epoch=run.epoch.number,

@@ -77,7 +77,7 @@ def publish_batch(run: Run, collection: Collection) -> int:
     min_epoch = min_batch_epoch(read_epochs(run.layout), step)
     set_aside_stale(run.layout.batch(step), "batch", min_epoch)
     how = run.recipe.trainer.loss.aggregation
-    fill = partial(fill_batch, groups=collection.kept, aggregation=how, step=step, next_position=position)
+    fill = partial(fill_batch, layout=run.layout, groups=collection.kept, aggregation=how, step=step, next_position=position)
     publish_directory(run.layout.batch(step), "batch", run.epoch.number, fill, run.fence)
     return position
 

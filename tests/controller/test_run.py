@@ -38,7 +38,7 @@ def test_the_next_owner_goes_on_after_the_last_batch_in_a_new_epoch(
 ) -> None:
     group = finished(make_trajectory(), 1)
     with open_run(recipe(tmp_path / "run"), resume=False) as run:
-        publish_directory(run.layout.batch(1), "batch", 1, lambda d: fill_batch(d, [group], "token-mean", 1, 5))
+        publish_directory(run.layout.batch(1), "batch", 1, lambda d: fill_batch(d, run.layout, [group], "token-mean", 1, 5))
     with open_run(recipe(tmp_path / "run"), resume=True) as run:
         assert (run.epoch.number, run.next_step, run.position) == (2, 2, 5)
 
@@ -54,7 +54,7 @@ def test_what_earlier_steps_depended_on_may_not_change(tmp_path: Path) -> None:
 def test_a_run_cannot_become_shorter_than_it_is(tmp_path: Path, make_trajectory: Callable[..., Trajectory]) -> None:
     group = finished(make_trajectory(), 3)
     with open_run(recipe(tmp_path / "run"), resume=False) as run:
-        publish_directory(run.layout.batch(3), "batch", 1, lambda d: fill_batch(d, [group], "token-mean", 3, 9))
+        publish_directory(run.layout.batch(3), "batch", 1, lambda d: fill_batch(d, run.layout, [group], "token-mean", 3, 9))
     with open_run(recipe(tmp_path / "run", "train.steps=3"), resume=True) as run:
         assert run.next_step == 4
     with (

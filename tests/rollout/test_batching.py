@@ -21,16 +21,16 @@ def test_invalid_trajectories_are_left_out_and_advantages_stay_with_their_owners
     make_trajectory: Callable[..., Trajectory],
 ) -> None:
     members = [make_trajectory(0, generated=3), make_trajectory(1, valid=False), make_trajectory(2, generated=5)]
-    batch, ids = build_batch([finished(members, {members[0].id: 0.5, members[2].id: -0.5})], "prompt-mean")
-    assert ids == [members[0].id, members[2].id]
+    batch, kept = build_batch([finished(members, {members[0].id: 0.5, members[2].id: -0.5})], "prompt-mean")
+    assert kept == [members[0], members[2]]
     assert batch.advantages.tolist() == [0.5, -0.5]
     assert batch.weights.tolist() == pytest.approx([1 / 8, 1 / 8])
 
 
 def test_a_trajectory_that_generated_nothing_has_no_token_to_train(make_trajectory: Callable[..., Trajectory]) -> None:
     members = [make_trajectory(0, generated=3), make_trajectory(1, generated=0, weight_spans=[])]
-    batch, ids = build_batch([finished(members, {m.id: 0.5 for m in members})], "prompt-mean")
-    assert ids == [members[0].id]
+    batch, kept = build_batch([finished(members, {m.id: 0.5 for m in members})], "prompt-mean")
+    assert kept == members[:1]
     assert batch.num_sequences == 1
 
 
