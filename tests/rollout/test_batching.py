@@ -1,11 +1,18 @@
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gagar_mcore.credit import Aggregation
+from gagar_mcore.records.batch import read_batch
+from gagar_mcore.records.experts import UNKNOWN, publish_experts
+from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.records.store import RecordError, publish_directory
 from gagar_mcore.records.types import Credit, Group, Trajectory
-from gagar_mcore.rollout.batching import build_batch
+from gagar_mcore.rollout.batching import build_batch, fill_batch
 from gagar_mcore.rollout.group import FinishedGroup
 from gagar_mcore.tasks.task import Task
 
@@ -45,3 +52,43 @@ def test_every_aggregation_counts_the_generated_tokens(
     groups = [finished(members[:2], {m.id: 0.5 for m in members}), finished(members[2:], {"other": -0.5}, "h")]
     batch, _ = build_batch(groups, aggregation)
     assert batch.weights.tolist() == pytest.approx(weights)
+
+
+def recorded(layout: RunLayout, trajectory: Trajectory, first: int, known: int) -> Trajectory:
+    """With a file of experts that count from `first`, known of the first tokens only."""
+    experts = np.full((len(trajectory.token_ids), 2, 2), UNKNOWN, np.int16)
+    experts[:known] = np.arange(first, first + known)[:, None, None]
+    return replace(trajectory, experts=publish_experts(layout.experts(1, trajectory.id), experts))
+
+
+def test_recorded_experts_stand_at_their_tokens_and_those_of_others_are_unknown(
+    tmp_path: Path, make_trajectory: Callable[..., Trajectory]
+) -> None:
+    layout = RunLayout(tmp_path)
+    members = [make_trajectory(i, generated=2 + i) for i in range(4)]
+    members[1] = recorded(layout, members[1], 10, known=6)
+    members[2] = recorded(layout, members[2], 20, known=3)  # not in the batch
+    members[3] = recorded(layout, members[3], 300, known=8)
+    group = finished(members, {members[i].id: 0.5 for i in (0, 1, 3)})
+    publish_directory(layout.batch(1), "batch", 1, lambda d: fill_batch(d, layout, [group], "token-mean", 1, 1))
+    batch, meta = read_batch(layout.batch(1))
+    assert meta["trajectory_ids"] == [members[i].id for i in (0, 1, 3)]
+    assert batch.experts is not None and batch.experts.dtype == np.int16 and batch.experts.shape == (len(batch.tokens), 2, 2)
+    parts = [batch.experts[a:b, 1, 0].tolist() for a, b in pairwise(batch.cu_seqlens)]
+    assert parts == [[UNKNOWN] * 6, [*range(10, 16), UNKNOWN], [*range(300, 308), UNKNOWN]]
+
+
+def test_a_batch_without_records_has_no_column_and_a_damaged_record_stops_it(
+    tmp_path: Path, make_trajectory: Callable[..., Trajectory]
+) -> None:
+    layout = RunLayout(tmp_path)
+    free = finished([make_trajectory(0)], {make_trajectory(0).id: 0.5})
+    publish_directory(layout.batch(1), "batch", 1, lambda d: fill_batch(d, layout, [free], "token-mean", 1, 1))
+    assert read_batch(layout.batch(1))[0].experts is None
+
+    member = recorded(layout, make_trajectory(1), 0, known=6)
+    layout.experts(1, member.id).write_bytes(b"garbage")
+    damaged = finished([member], {member.id: 0.5})
+    with pytest.raises(RecordError, match=r"m01\.experts\.npy: missing or damaged"):
+        publish_directory(layout.batch(2), "batch", 1, lambda d: fill_batch(d, layout, [damaged], "token-mean", 1, 1))
+    assert not layout.batch(2).exists()

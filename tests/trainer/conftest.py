@@ -113,6 +113,8 @@ class OnRanks:
 
 @pytest.fixture(scope="session")
 def on_ranks(tmp_path_factory) -> OnRanks:
+    from sampled_batches import sampled_batch  # with an engine, which the ranks, who import this file, do without
+
     root = tmp_path_factory.mktemp("ranks")
     for name in ("checkpoint", "layouts"):
         (root / name).mkdir()
@@ -120,7 +122,9 @@ def on_ranks(tmp_path_factory) -> OnRanks:
     layout = make_run(root / "run")
     publish_batches(layout, *range(1, STEPS + 1))
     publish_directory(root / "data", KIND, 0, lambda directory: write_sft_data(sft_data(), directory) or {})
-    run_ranks(1, root, "1,1,1", "sft", "losses", "memory")
+    (root / "sampled").mkdir()
+    write_columns(sampled_batch(root / "checkpoint"), root / "sampled")
+    run_ranks(1, root, "1,1,1", "sft", "losses", "memory", "replay")
     run_ranks(2, root, "2,2,1", "sft", "train", "losses", "memory")
     return computed_on_ranks(root, layout)
 

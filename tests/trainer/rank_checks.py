@@ -1,7 +1,8 @@
 """Runs on ranks: `rank_checks.py ROOT JOB...`. A job is a layout `tp,ep,dp` to compute the same batches in, or `execution`,
-`losses`, `memory`, `sft` or `train`.
+`losses`, `memory`, `replay`, `sft` or `train`.
 
-ROOT holds `checkpoint`, `layouts` (rank 0 writes what each layout computed there), `data` to fine-tune on and `run`."""
+ROOT holds `checkpoint`, `layouts` (rank 0 writes what each layout computed there), `data` to fine-tune on, `sampled`, the columns
+of a batch from the engine, and `run`."""
 
 import os
 import sys
@@ -9,6 +10,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,9 @@ def main() -> None:
             continue
         if job == "losses":
             keep(every_loss(root), root / "layouts" / f"losses-{dist.get_world_size()}.pt")
+            continue
+        if job == "replay":
+            keep(replayed(root), root / "layouts" / "replay.pt")
             continue
         if job == "memory":
             keep(in_memory(root), root / "layouts" / f"memory-{dist.get_world_size()}.pt")
@@ -131,6 +136,23 @@ def steps_from(checkpoint: Path, recipe: Recipe, budget: int) -> dict[str, Any]:
     policy = loaded_policy(checkpoint, recipe)
     reference = load_reference(policy, open_tensors(checkpoint)) if recipe.trainer.loss.kl_coef else None
     return three_steps(policy, recipe, budget, reference)
+
+
+def replayed(root: Path) -> dict[tuple[str, str], dict[str, float]]:
+    """`[routing, routers]`: metrics of a step on what the engine sampled with these weights. Biased routers choose otherwise."""
+    from gagar_mcore.trainer.policy import apply_batch
+
+    columns = {path.stem: np.load(path) for path in (root / "sampled").glob("*.npy")}
+    results = {}
+    for routing, routers in product(("free", "replay"), ("same", "biased")):
+        fields = ("trainer.tp=1", "trainer.ep=1", f"trainer.routing={routing}")
+        recipe = load_recipe(str(root / "run" / "recipe.yaml"), list(fields))
+        change_layout(recipe.trainer)
+        policy = loaded_policy(root / "checkpoint", recipe)
+        for layer in policy.chunks[-1].decoder.layers[1:] if routers == "biased" else ():
+            layer.mlp.router.expert_bias += torch.arange(8) % 3
+        results[routing, routers] = apply_batch(policy, Batch(**columns), recipe, 1)
+    return results
 
 
 def in_memory(root: Path) -> dict[str, Any]:
