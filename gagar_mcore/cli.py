@@ -263,7 +263,7 @@ def convert_megatron_to_hf(
     companions: Annotated[
         Path | None, typer.Option(help="Where config.json and tokenizer are, for a source without: a checkpoint of a run.")
     ] = None,
-    max_file_gb: Annotated[float, typer.Option(help="Largest file, in GB.")] = 5.0,
+    max_file_gb: Annotated[float, typer.Option(min=0.001, help="Largest file, in GB.")] = 5.0,
 ) -> None:
     """A checkpoint of Megatron, converted or of a run, to Hugging Face format."""
     from gagar_mcore.config.conversion import Conversion, Layout

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import dist_checkpointing, parallel_state
+from megatron.core import dist_checkpointing
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from gagar_mcore.models.megatron import Execution, transformer_config
 from gagar_mcore.models.weight_map import Rule
 from gagar_mcore.records.store import publish_directory
 from gagar_mcore.trainer.setup import build_chunk, parallelism
+from gagar_mcore.trainer.sharded_state import model_state
 from gagar_mcore.trainer.shards import load_tensors, local_tensors, owned_rules, whole_tensors
 from gagar_mcore.trainer.staging import stage
 from gagar_mcore.weights.files import read_companions, write_companions
@@ -70,15 +71,6 @@ def build_chunks(model: ModelConfig, trainer: TrainerSection) -> tuple[Any, ...]
     backend = best_backend()
     config = transformer_config(model, parallelism(trainer, model), Execution(trainer.precision), backend)
     return tuple(build_chunk(model, config, backend, chunk, trainer) for chunk in range(trainer.vpp))
-
-
-def model_state(chunks: tuple[Any, ...]) -> dict[str, Any]:
-    """The weights under the names and in the places that a run's checkpoints give them."""
-    metadata = {
-        "non_homogeneous_layers": True,
-        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
-    }
-    return {f"model{index}": chunk.sharded_state_dict(metadata=metadata) for index, chunk in enumerate(chunks)}
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """The state of a policy as Megatron's sharded tensors, which have one name and place in every layout."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,19 +17,27 @@ RESHARDABLE = "fully_reshardable"  # optimizer states in the shapes of their par
 def sharded_state(policy: Policy, with_random: bool, is_loading: bool = False) -> dict[str, Any]:
     """Model, optimizer states and, where asked for, this rank's random states. When it is not loading, the optimizer's tensors
     are copies in host memory, gathered on the first data-parallel rank. A collective."""
-    metadata = {
-        "non_homogeneous_layers": True,
-        "distrib_optim_sharding_type": RESHARDABLE,
-        "distrib_optim_fully_reshardable_mem_efficient": True,
-        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
-    }
-    model = {f"model{index}": chunk.sharded_state_dict(metadata=metadata) for index, chunk in enumerate(policy.chunks)}
+    model, metadata = model_state(policy.chunks), _metadata()
     states = {
         index: optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=metadata)["param_state"]
         for index, optimizer in enumerate(policy.optimizer.chained_optimizers)
     }
     random = {"random": _random_object()} if with_random else {}
     return {**model, "optimizer": {index: state for index, state in states.items() if state}, **random}
+
+
+def model_state(chunks: Sequence[Any]) -> dict[str, Any]:
+    """The weights alone, as a checkpoint of a run has them."""
+    return {f"model{index}": chunk.sharded_state_dict(metadata=_metadata()) for index, chunk in enumerate(chunks)}
+
+
+def _metadata() -> dict[str, Any]:
+    return {
+        "non_homogeneous_layers": True,
+        "distrib_optim_sharding_type": RESHARDABLE,
+        "distrib_optim_fully_reshardable_mem_efficient": True,
+        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
+    }
 
 
 def restore_state(policy: Policy, state: dict[str, Any], updates: int) -> None:

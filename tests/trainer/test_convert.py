@@ -185,6 +185,7 @@ def test_what_cannot_be_converted_is_refused_before_a_process_starts(root, tmp_p
     assert "trainer.tp: 4 does not divide the 2 key-value heads" in refusal(*there, tmp_path / "x", "--tp", 4)
     assert "--ranks: 3 is no multiple of tp * pp = 2" in refusal(*there, tmp_path / "x", "--tp", 2, "--ranks", 3)
     assert "not published" in refusal("megatron-to-hf", root / "flash", tmp_path / "x")
+    assert "by --companions" in refusal("megatron-to-hf", tmp_path, tmp_path / "x")
     qwen = ("megatron-to-hf", root / "qwen-megatron", tmp_path / "x")
     assert "naming: checkpoints of qwen3_moe have no fused projections" in refusal(*qwen, "--naming", "fused")
     assert list(tmp_path.iterdir()) == []

@@ -12,6 +12,7 @@ from transformers import AutoConfig
 from gagar_mcore.models.huggingface import from_hf
 from gagar_mcore.models.init import random_tensors
 from gagar_mcore.models.presets import attention_pattern, preset
+from gagar_mcore.plan.weight_sync import weight_sync
 from gagar_mcore.weights.codecs import TensorSpec
 from gagar_mcore.weights.published import open_checkpoint
 from gagar_mcore.weights.storage import Storage, checkpoint_bytes
@@ -128,6 +129,15 @@ def test_split_checkpoints_are_configured_as_transformers_reads_them_and_keep_wh
 )
 def test_the_bytes_of_a_synchronisation_are_those_known(name, format, gigabytes):
     assert checkpoint_bytes(preset(name), format) / 1e9 == pytest.approx(gigabytes, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["mimo-v2-flash", "mimo-v2.6-pro", "qwen3-30b-a3b"])
+def test_the_planner_counts_the_same_bytes_without_multi_token_prediction(name):
+    model = replace(preset(name), mtp_layers=0)
+
+    planned = weight_sync(model)
+    for format in ("bf16", "fp8", "mxfp4"):
+        assert getattr(planned, format) == pytest.approx(checkpoint_bytes(model, format), rel=1e-4), format
 
 
 def test_the_announced_bytes_are_those_written(tmp_path):
