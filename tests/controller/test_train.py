@@ -26,8 +26,15 @@ def kill_child(process: psutil.Process, module: str, after: Path, pattern: str, 
         assert process.is_running(), "ended too early"
         assert time.monotonic() < deadline, f"no {pattern}"
         time.sleep(0.02)
-    [victim, *_] = [child for child in process.children(recursive=True) if module in child.cmdline()]
+    [victim, *_] = [child for child in process.children(recursive=True) if module in command_line(child)]
     os.kill(victim.pid, signal.SIGKILL)
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # a sandbox that has just ended
+        return []
 
 
 def assert_read_tokens_have_experts(batch: Batch) -> None:
