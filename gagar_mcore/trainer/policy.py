@@ -2,8 +2,11 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain
+
+from torch import Tensor
 
 from gagar_mcore.config.learning import OptimizerSection
 from gagar_mcore.config.recipe import Recipe
@@ -55,10 +58,13 @@ def with_scores(
     policy: Policy, minibatches: Sequence[Parts[PolicyPart]], recipe: Recipe, reference: Reference | None
 ) -> list[ScoredParts]:
     """Log-probs of the policy before its first update, where a later one is compared with it, and of the reference."""
-    temperature = recipe.rollout.temperature
-    moves = recipe.trainer.loss.old == "current" and len(minibatches) > 1
-    olds = [score(policy, parts, temperature) if moves else None for parts in minibatches]
-    references = [reference.score(policy, parts, temperature) if reference else None for parts in minibatches]
+
+    def score_all(wanted: bool) -> list[list[Tensor] | None]:
+        return [score(policy, parts, recipe.rollout.temperature) if wanted else None for parts in minibatches]
+
+    olds = score_all(recipe.trainer.loss.old == "current" and len(minibatches) > 1)
+    with reference.in_place_of(policy) if reference else nullcontext():
+        references = score_all(reference is not None)
     return [ScoredParts(*columns) for columns in zip(minibatches, olds, references, strict=True)]
 
 

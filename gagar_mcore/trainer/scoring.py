@@ -1,6 +1,7 @@
 """Log-probs without gradient: of the policy as it stands, or of a reference that takes its place for one pass."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,11 +32,12 @@ class Reference:
 
     shards: dict[str, Tensor]
 
-    def score(self, policy: Policy, parts: Sequence[MtpPart], temperature: float) -> list[Tensor]:
-        """As `score`, with these weights in the model's place while it lasts. A collective."""
+    @contextmanager
+    def in_place_of(self, policy: Policy) -> Iterator[None]:
+        """These weights in the model while it lasts, the policy's own on the host."""
         self._exchange(policy)
         try:
-            return score(policy, parts, temperature)
+            yield
         finally:
             self._exchange(policy)
 

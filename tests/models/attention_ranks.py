@@ -1,22 +1,19 @@
 """A pool of ranks that attend to packed sequences in context parallel, and what one rank gives for the whole sequences."""
 
-import multiprocessing
-import time
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from gloo_pool import compute_on_ranks
 from torch import Tensor
 
 from gagar_mcore.models.packed import packed_attention, packed_sequences
 from gagar_mcore.ops.layout import TokenLayout
 
 RANKS = 4
-DEADLINE = timedelta(seconds=120)
 HEADS, GROUPS, DIM, VALUE_DIM = 4, 2, 8, 6
 WINDOWS = (None, 1, 2, 5, 16, 200)  # the last is longer than every sequence
 
@@ -114,28 +111,13 @@ def seen_over_borders(cp: int, distance: int, group: dist.ProcessGroup) -> list[
 
 def compute_everything(target: Path) -> dict[Any, Any]:
     """What the ranks give: `over_ranks` by case, `seen_over_borders` by (cp, distance). Through a file below `target`."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "gagar_mcore.models.packed"])
-    ranks = [context.Process(target=run_rank, args=(rank, target), daemon=True) for rank in range(RANKS)]
-    for process in ranks:
-        process.start()
-    ended = time.monotonic() + DEADLINE.total_seconds()
-    for process in ranks:
-        process.join(max(0.0, ended - time.monotonic()))
-    assert [process.exitcode for process in ranks] == [0] * RANKS
-    return torch.load(target / "results", weights_only=False)
+    return compute_on_ranks(RANKS, target, "gagar_mcore.models.packed", everything_on_rank)
 
 
-def run_rank(rank: int, target: Path) -> None:
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(target / "store"), RANKS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=DEADLINE)
+def everything_on_rank(rank: int) -> dict[Any, Any]:
     pairs = [dist.new_group(ranks) for ranks in ((0, 1), (2, 3))]
     groups = {2: pairs[rank // 2], 4: dist.group.WORLD}
     results: dict[Any, Any] = {case: over_ranks(case, groups[case.cp]) for case in CASES}
     for cp, distance in product((2, 4), (BORDER_WINDOW - 1, BORDER_WINDOW)):
         results[cp, distance] = seen_over_borders(cp, distance, groups[cp])
-    if rank == 0:
-        torch.save(results, target / "results")
-    dist.barrier()
-    dist.destroy_process_group()
+    return results

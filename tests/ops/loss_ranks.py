@@ -1,16 +1,14 @@
 """A pool of ranks that compute one global batch in every cut: micro-batches, data-parallel and context-parallel ranks."""
 
-import multiprocessing
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cache, reduce
 from itertools import product
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from gloo_pool import compute_on_ranks
 from loss_cases import Case, random_case
 from torch import Tensor
 
@@ -24,7 +22,6 @@ from gagar_mcore.ops.stats import PolicyStats
 
 RANKS = 8
 SEED = 1
-DEADLINE = timedelta(seconds=120)
 LENGTHS = (6, 21, 1, 0, 4, 33, 5, 2, 17, 9, 3)
 PROMPTS = (0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3)
 
@@ -83,30 +80,14 @@ def global_case(aggregation: str) -> Case:
 
 
 def compute_everything(target: Path) -> list[list[Whole]]:
-    """`[variant][cut]`, through files below `target`. The ranks are forked from a server that has imported what they need."""
+    """`[variant][cut]`, through files below `target`."""
     library("cpu")  # compiled once, not by every rank
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "gagar_mcore.ops.fused"])
-    ranks = [context.Process(target=run_rank, args=(rank, target), daemon=True) for rank in range(RANKS)]
-    for process in ranks:
-        process.start()
-    ended = time.monotonic() + DEADLINE.total_seconds()
-    for process in ranks:
-        process.join(max(0.0, ended - time.monotonic()))
-    assert [process.exitcode for process in ranks] == [0] * RANKS
-    return torch.load(target / "results", weights_only=False)
+    return compute_on_ranks(RANKS, target, "gagar_mcore.ops.fused", everything_on_rank)
 
 
-def run_rank(rank: int, target: Path) -> None:
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(target / "store"), RANKS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=DEADLINE)
+def everything_on_rank(_: int) -> list[list[Whole | None]]:
     groups = {size: consecutive_groups(size) for size in (1, 2, 4, 8)}
-    results = [[on_this_rank(variant, cut, groups) for cut in CUTS] for variant in VARIANTS]
-    if rank == 0:
-        torch.save(results, target / "results")
-    dist.barrier()
-    dist.destroy_process_group()
+    return [[on_this_rank(variant, cut, groups) for cut in CUTS] for variant in VARIANTS]
 
 
 def consecutive_groups(size: int) -> list[dist.ProcessGroup]:

@@ -116,17 +116,23 @@ def on_ranks(tmp_path_factory) -> OnRanks:
     from sampled_batches import sampled_batch  # with an engine, which the ranks, who import this file, do without
 
     root = tmp_path_factory.mktemp("ranks")
-    for name in ("checkpoint", "layouts"):
-        (root / name).mkdir()
-    write_tiny_checkpoint(root / "checkpoint")
-    layout = make_run(root / "run")
-    publish_batches(layout, *range(1, STEPS + 1))
+    layout = prepare_root(root)
     publish_directory(root / "data", KIND, 0, lambda directory: write_sft_data(sft_data(), directory) or {})
     (root / "sampled").mkdir()
     write_columns(sampled_batch(root / "checkpoint"), root / "sampled")
     run_ranks(1, root, "1,1,1", "sft", "losses", "memory", "replay")
     run_ranks(2, root, "2,2,1", "sft", "train", "losses", "memory")
     return computed_on_ranks(root, layout)
+
+
+def prepare_root(root: Path) -> RunLayout:
+    """What every job of the ranks finds: random weights, a place for results, and a run with its batches."""
+    for name in ("checkpoint", "layouts"):
+        (root / name).mkdir()
+    write_tiny_checkpoint(root / "checkpoint")
+    layout = make_run(root / "run")
+    publish_batches(layout, *range(1, STEPS + 1))
+    return layout
 
 
 def computed_on_ranks(root: Path, layout: RunLayout) -> OnRanks:
@@ -138,11 +144,7 @@ def computed_on_ranks(root: Path, layout: RunLayout) -> OnRanks:
 def executed(tmp_path_factory) -> OnRanks:
     """What every way to run a step, and to keep the optimizer's state, computed."""
     root = tmp_path_factory.mktemp("executed")
-    for name in ("checkpoint", "layouts"):
-        (root / name).mkdir()
-    write_tiny_checkpoint(root / "checkpoint")
-    layout = make_run(root / "run")
-    publish_batches(layout, *range(1, STEPS + 1))
+    layout = prepare_root(root)
     for ranks in (1, 2):
         run_ranks(ranks, root, "execution")
     return computed_on_ranks(root, layout)
