@@ -64,7 +64,7 @@ PRESETS = {
         max_positions=1024,
         init_std=0.03,
     ),
-    # About 1.6 billion parameters: weights, gradients and Adam take 28 GB, which leaves room for activations on an 80 GB GPU.
+    # About 1.5 billion parameters: weights, gradients and Adam take 27 GB, which leaves room for activations on an 80 GB GPU.
     "mini": ModelConfig(
         vocab_size=152576,
         hidden_size=1024,
