@@ -40,7 +40,7 @@ class CheckpointWriter:
         self._layout, self._fence = layout, fence
         self._asynchronous, self._timeout_s = trainer.async_checkpoint, trainer.step_timeout_s
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=trainer.step_timeout_s))
-        self._writing: tuple[Thread, Future[None]] | None = None
+        self._writing: tuple[Path, Thread, Future[None]] | None = None
 
     def save(self, policy: Policy, step: int) -> None:
         """Save the state after `step`, when the save before is done. One that is already there stays. A collective."""
@@ -51,22 +51,27 @@ class CheckpointWriter:
             return
         meta = {"step": step, "updates": count_updates(policy), "layout": layout_sizes(), "model": as_record(policy.model)}
         staged = stage(sharded_state(policy, with_random=True), directory, copy=self._asynchronous)
-        self._writing = _in_thread(partial(self._write, staged, directory, path, meta))
+        self._writing = (path, *_in_thread(partial(self._write, staged, directory, path, meta)))
         if not self._asynchronous:
             self.wait()
 
     def raise_failure(self) -> None:
         """The error of the save under way, where it has failed by now."""
-        if self._writing is not None and self._writing[1].done():
+        if self._writing is not None and self._writing[2].done():
             self.wait()
 
     def wait(self) -> None:
         """Until no save is under way. Raises its error, and TimeoutError after `step_timeout_s`."""
         writing, self._writing = self._writing, None
         if writing is not None:
-            thread, written = writing
+            path, thread, written = writing
             thread.join(self._timeout_s)  # a process that exits while a thread of it lets go of tensors is aborted
-            written.result(timeout=0)
+            if thread.is_alive():
+                raise TimeoutError(
+                    f"{path}: not written within trainer.step_timeout_s={self._timeout_s:g}; the storage is slow or another rank"
+                    " is stuck: mend that, or raise the timeout"
+                )
+            written.result()
 
     def _write(self, staged: Staged, directory: Path, path: Path, meta: dict[str, Any]) -> None:
         """On every rank; the first one publishes."""

@@ -12,7 +12,7 @@ from gagar_mcore.config.learning import OptimizerSection
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.models.routing import agreement
 from gagar_mcore.records.batch import Batch
-from gagar_mcore.trainer.batch_checks import check_finite
+from gagar_mcore.trainer.batch_checks import check_batch
 from gagar_mcore.trainer.microbatch import device
 from gagar_mcore.trainer.parts import Parts, plan_metrics, plan_step
 from gagar_mcore.trainer.policy_loss import PartStats, behaviour_metrics, loss_metrics, part_loss, step_behaviour, total_stats
@@ -30,7 +30,7 @@ def apply_batch(policy: Policy, batch: Batch, recipe: Recipe, step: int, referen
     plans = [plan_step(part.cu_seqlens, trainer, policy.model) for part in batches]
     minibatches = [policy_parts(part, plan, trainer) for part, plan in zip(batches, plans, strict=True)]
     for part, plan, parts in zip(batches, plans, minibatches, strict=True):
-        check_finite(part, plan.sequences, parts.groups)
+        check_batch(part, policy.model, trainer, plan.sequences, parts.groups)
     behaviour = step_behaviour(chain(*minibatches), shaping) if shaping else None
     lr = learning_rate(trainer.optimizer, step)
     stats: list[PartStats] = []

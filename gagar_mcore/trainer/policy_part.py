@@ -73,9 +73,7 @@ def split_batch(batch: Batch, count: int) -> list[Batch]:
 
 
 def policy_parts(batch: Batch, plan: StepPlan, trainer: TrainerSection) -> Parts[PolicyPart]:
-    """This rank's micro-batches. Raises ValueError where experts are to be replayed and none were recorded."""
-    if trainer.routing == "replay" and batch.experts is None:
-        raise ValueError("batch: has no experts to replay; sample with an engine that records them, or set trainer.routing=free")
+    """This rank's micro-batches."""
     groups = plan.packing.microbatches[data_parallel_rank()]
     cut = {"cp_group": context_parallel_group(), "mtp_depths": plan.mtp_depths}
     return Parts(groups, partial(policy_part, batch, plan.sequences, trainer.tp, replay=trainer.routing == "replay", **cut))

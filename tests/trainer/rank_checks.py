@@ -42,6 +42,19 @@ LOSSES = {
     "gspo": ("trainer.loss.name=gspo", "trainer.loss.positive_bounds=[0.95, 1.05]"),
     "cispo": ("trainer.loss.name=cispo", "trainer.loss.positive_bounds=[0.9, 1.1]"),
 }
+# Passes that are no training, and layers that are computed twice.
+COUNTED = (("replay", "biased", "loss.kl_coef=0.1"), ("replay", "biased", "loss.kl_coef=0.1", "recompute=full"))
+BAD = {
+    "nan": ("logprobs", np.nan),
+    "infinite": ("logprobs", -np.inf),
+    "advantage": ("advantages", np.nan),
+    "token": ("tokens", 512),
+    "mark": ("loss_mask", 2),
+    "error": ("error_mask", 3),
+    "expert": ("experts", 8),
+    "expert twice": ("experts", 5),
+    "expert unknown": ("experts", -1),
+}
 
 
 def main() -> None:
@@ -180,10 +193,12 @@ def in_memory(root: Path) -> dict[str, Any]:
 
 
 def refusals(policy: Any, recipe: Recipe) -> dict[str, Any]:
-    """What a step says of numbers that are none, and whether it left the weights alone."""
+    """What a step says of what cannot be trained on, and whether it left the weights alone."""
     from gagar_mcore.trainer.policy import apply_batch
 
-    def attempt(batch: Batch) -> str:
+    replay = recipe.model_copy(update={"trainer": recipe.trainer.model_copy(update={"routing": "replay"})})
+
+    def attempt(batch: Batch, recipe: Recipe = replay) -> str:
         try:
             apply_batch(policy, batch, recipe, 1)
         except (ValueError, RuntimeError) as error:
@@ -191,14 +206,19 @@ def refusals(policy: Any, recipe: Recipe) -> dict[str, Any]:
         return "accepted"
 
     batch, head = random_batch(1), policy.chunks[-1].output_layer.weight
-    said: dict[str, Any] = {}
-    for name in ("logprobs", "advantages"):
+    said: dict[str, Any] = {"no experts": attempt(batch)}
+    batch = replace(batch, experts=np.full((len(batch.tokens), 3, 2), [4, 5], np.int16))
+    said["fewer experts"] = attempt(replace(batch, experts=batch.experts[:, :2]))
+    for case, (name, entry) in BAD.items():
         column = np.array(getattr(batch, name))
-        column[-1] = np.nan  # on one data-parallel rank alone
-        said[name] = attempt(replace(batch, **{name: column}))
+        column.flat[-2 if case == "expert twice" else -1] = entry  # on one data-parallel rank alone
+        said[case] = attempt(replace(batch, **{name: column}))
+    mask = batch.loss_mask.copy()
+    mask[batch.cu_seqlens[-2]] = 1
+    said["first"] = attempt(replace(batch, loss_mask=mask))
     with torch.no_grad():
         head[0] = torch.inf
-    said["an infinite weight"] = attempt(batch)
+    said["an infinite weight"] = attempt(batch, recipe)
     others = (parameter for parameter in policy.chunks[-1].parameters() if parameter is not head)
     return said | {"weights": [bool(parameter.isfinite().all()) for parameter in others]}
 

@@ -34,10 +34,27 @@ def test_every_cut_takes_the_same_three_steps(results, loss):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_numbers_that_are_none_are_refused_before_the_optimizer(on_ranks, ranks):
     said = on_ranks.layouts[f"losses-{ranks}"]["refusals"]
-    assert said["logprobs"].startswith("batch: logprobs holds nan")
-    assert said["advantages"].startswith("batch: advantages holds nan")
+    assert said["nan"].startswith("batch: logprobs: holds nan")
+    assert said["infinite"].startswith("batch: logprobs: holds an infinity")
+    assert said["advantage"].startswith("batch: advantages: holds nan")
     assert "the gradient is not finite" in said["an infinite weight"]
     assert all(said["weights"])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_a_batch_must_not_hold_is_refused_on_all_ranks_with_column_and_mend(on_ranks, ranks):
+    said = on_ranks.layouts[f"losses-{ranks}"]["refusals"]
+    mend = "; sample with an engine that records this model's experts, or set trainer.routing=free"
+
+    assert said["token"] == "batch: tokens: holds ids beyond the 512 of the model; sample with the tokenizer of model.init"
+    assert said["mark"].startswith("batch: loss_mask: holds marks other than 0 and 1")
+    assert said["error"].startswith("batch: error_mask: holds marks other than 0 and 1")
+    assert said["first"].startswith("batch: loss_mask: marks the first token of a sequence, which nothing predicts")
+    assert said["no experts"] == "batch: experts: missing, there are no experts to replay" + mend
+    assert said["fewer experts"].startswith("batch: experts: has ") and said["fewer experts"].endswith(" x 3 x 2 choices" + mend)
+    assert said["expert"] == "batch: experts: holds ids beyond the 8 of the model" + mend
+    for case in ("expert twice", "expert unknown"):
+        assert said[case] == "batch: experts: sends a token to an expert twice, or to too few" + mend
 
 
 def test_the_ratio_to_the_current_policy_is_one(results):
