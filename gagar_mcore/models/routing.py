@@ -17,8 +17,8 @@ from gagar_mcore.models.packed import PackedSequences
 class ExpertReplay:
     """Replaces the choice of one layer's router.
 
-    column: the layer's place in `PackedSequences.experts`. agreement `[2]` float64: choices replayed so far, and how many of them
-    the router would have made itself; recomputed ones count again."""
+    column: the layer's place in `PackedSequences.experts`. agreement `[2]` float64: choices replayed so far in training, and how
+    many of them the router would have made itself."""
 
     def __init__(self, layer: Any, column: int) -> None:
         self.column = column
@@ -60,8 +60,9 @@ class ExpertReplay:
             return values, own
         recorded = self.choice[:, :1] >= 0
         chosen = torch.where(recorded, self.choice, own)
-        same = (chosen[:, :, None] == own[:, None]).any(-1) & recorded
-        self.agreement += torch.stack([recorded.sum() * topk, same.sum()])
+        if torch.is_grad_enabled():  # not when scoring; and of a pass that is computed again, that one time
+            same = (chosen[:, :, None] == own[:, None]).any(-1) & recorded
+            self.agreement += torch.stack([recorded.sum() * topk, same.sum()])
         return scores.gather(1, chosen), chosen
 
 

@@ -142,34 +142,47 @@ def every_loss(root: Path) -> dict[str, Any]:
 
 
 def steps_from(checkpoint: Path, recipe: Recipe, budget: int) -> dict[str, Any]:
-    """Three steps of the checkpoint, which is its own reference."""
+    """Three steps of the checkpoint."""
+    policy, reference = policy_and_reference(checkpoint, recipe)
+    return three_steps(policy, recipe, budget, reference)
+
+
+def policy_and_reference(checkpoint: Path, recipe: Recipe) -> tuple[Any, Any]:
+    """The same weights; None where the loss needs no reference."""
     from gagar_mcore.trainer.scoring import load_reference
     from gagar_mcore.weights.files import open_tensors
 
     policy = loaded_policy(checkpoint, recipe)
-    reference = load_reference(policy, open_tensors(checkpoint)) if recipe.trainer.loss.kl_coef else None
-    return three_steps(policy, recipe, budget, reference)
+    return policy, load_reference(policy, open_tensors(checkpoint)) if recipe.trainer.loss.kl_coef else None
 
 
-def replayed(root: Path) -> dict[tuple[str, str], dict[str, float]]:
-    """`[routing, routers]`: metrics of a step on what the engine sampled with these weights. Biased routers choose otherwise."""
+def replayed(root: Path) -> dict[tuple[str, ...], dict[str, float]]:
+    """`[routing, routers, field]`: metrics of a step on what the engine sampled with these weights. Biased routers choose
+    otherwise."""
     from gagar_mcore.trainer.policy import apply_batch
 
     columns = {path.stem: np.load(path) for path in (root / "sampled").glob("*.npy")}
     results = {}
-    for routing, routers in product(("free", "replay"), ("same", "biased")):
-        fields = ("trainer.tp=1", "trainer.ep=1", f"trainer.routing={routing}")
-        recipe = load_recipe(str(root / "run" / "recipe.yaml"), list(fields))
+    for routing, routers, *changes in (*product(("free", "replay"), ("same", "biased")), *COUNTED):
+        fields = ["trainer.tp=1", "trainer.ep=1", f"trainer.routing={routing}", *(f"trainer.{change}" for change in changes)]
+        recipe = load_recipe(str(root / "run" / "recipe.yaml"), fields)
         change_layout(recipe.trainer)
-        policy = loaded_policy(root / "checkpoint", recipe)
+        policy, reference = policy_and_reference(root / "checkpoint", recipe)
         for layer in policy.chunks[-1].decoder.layers[1:] if routers == "biased" else ():
             layer.mlp.router.expert_bias += torch.arange(8) % 3
-        results[routing, routers] = apply_batch(policy, Batch(**columns), recipe, 1)
+        results[routing, routers, *changes] = apply_batch(policy, Batch(**columns), recipe, 1, reference)
     return results
 
 
-def in_memory(root: Path) -> dict[str, Any]:
-    """Of each micro-batch on the first stage of a pipeline of all ranks: how many there are once it is built, itself included."""
+def in_memory(root: Path) -> dict[str, list[int]]:
+    """Of a pipeline of all ranks, whose stages interleave or not."""
+    stages = int(os.environ["WORLD_SIZE"])
+    alive = parts_in_memory(root, [f"trainer.pp={stages}"])
+    return {"alive": alive, "interleaved": parts_in_memory(root, [f"trainer.pp={stages}", "trainer.vpp=2"]) if stages > 1 else []}
+
+
+def parts_in_memory(root: Path, layout: list[str]) -> list[int]:
+    """Of each micro-batch on the first stage: how many there are once it is built, itself included."""
     from gagar_mcore.trainer.parts import Parts
     from gagar_mcore.trainer.policy_loss import part_loss
     from gagar_mcore.trainer.update import accumulate_gradients

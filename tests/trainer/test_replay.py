@@ -5,6 +5,7 @@ differ: about one choice in a million."""
 
 import numpy as np
 import pytest
+from rank_checks import COUNTED
 from sampled_batches import ROWS, SESSIONS
 
 from gagar_mcore.records.experts import UNKNOWN
@@ -30,6 +31,14 @@ def test_replay_brings_the_rollouts_logprobs_where_routers_choose_otherwise(on_r
     assert on_ranks.layouts["replay"]["replay", "biased"]["train/router_agreement"] < 0.8
     assert logprob_difference(on_ranks, "free", "biased") > 1e-3
     assert logprob_difference(on_ranks, "replay", "biased") < 1e-6
+
+
+def test_agreement_counts_the_choices_of_training_alone(on_ranks):
+    plain, *others = (on_ranks.layouts["replay"][case] for case in (("replay", "biased"), *COUNTED))
+    assert len(others) == 2
+    for metrics in others:
+        assert "train/ref_kl" in metrics  # of a reference without bias, whose routers agree with the engine's
+        assert metrics["train/router_agreement"] == plain["train/router_agreement"]
 
 
 def test_replay_takes_nothing_from_routers_that_choose_the_same(on_ranks):
