@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from gagar_mcore.config.learning import OptimizerSection, TrainerSection
+from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.config.load import load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.lifetime import die_with_parent
@@ -38,8 +38,8 @@ def main() -> None:
 
 
 def sft_trainer(recipe: Recipe) -> TrainerSection:
-    """The recipe's layout with the optimizer of fine-tuning; the router learns."""
-    optimizer = OptimizerSection(lr=recipe.sft.lr, weight_decay=recipe.sft.weight_decay)
+    """The recipe's section with the rates of fine-tuning; the router learns."""
+    optimizer = recipe.trainer.optimizer.model_copy(update={"lr": recipe.sft.lr, "weight_decay": recipe.sft.weight_decay})
     return recipe.trainer.model_copy(update={"freeze_router": False, "optimizer": optimizer})
 
 
