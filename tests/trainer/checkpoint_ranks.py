@@ -6,6 +6,7 @@ cannot write or go on from."""
 
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,6 +156,7 @@ def refusals(stage: Stage) -> dict[str, Any]:
     said["a rank cannot write"] = failing_save(policy, writer, 6, lambda: block_a_rank(run))
     said["fenced"] = failing_save(policy, writer, 8, lambda: open_later_epoch(run))
     said["left"] = sorted(path.name for path in run.checkpoint(SAVED).parent.iterdir())
+    said["too slow"] = slow_save(policy, recipe, RunLayout(stage.root / "slow"))
     return said
 
 
@@ -253,6 +255,20 @@ def error_of(call: Callable[[], object]) -> str:
 
 def block_a_rank(run: RunLayout) -> None:
     """The file that rank 1 is about to write cannot be opened."""
+def slow_save(policy: Any, recipe: Recipe, run: RunLayout) -> str:
+    """What is raised where nothing is written in time."""
+    from gagar_mcore.trainer.checkpoint import CheckpointWriter
+
+    writer = CheckpointWriter(run, Fence(run, 1), recipe.trainer.model_copy(update={"step_timeout_s": 0.5}))
+    with writing_held_back():
+        writer.save(policy, SAVED)
+        said = error_of(writer.wait)
+    for thread in threading.enumerate():
+        if thread.name == "checkpoint":
+            thread.join(60)
+    return said
+
+
     (temporary,) = run.checkpoint(SAVED).parent.glob(".*.tmp")
     (temporary / "__1_0.distcp").mkdir()
 

@@ -133,3 +133,9 @@ def test_a_save_that_fails_on_one_rank_raises_on_all_and_leaves_nothing(said):
 
 def test_a_save_that_another_controller_overtook_is_not_published(said):
     assert said["fenced"][0].startswith("Fenced")
+def test_a_save_that_takes_too_long_is_named_with_its_mend(said):
+    path, words = said["too slow"].removeprefix("TimeoutError: ").split(": not written within ")
+    assert path.endswith("slow/checkpoints/0-000002")
+    assert words.startswith("trainer.step_timeout_s=0.5; the storage is slow") and words.endswith("or raise the timeout")
+
+
