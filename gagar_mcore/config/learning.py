@@ -215,6 +215,12 @@ class TrainSection(Section):
 
 class TrackingSection(Section):
     """Metrics always go to `metrics.jsonl`; Weights & Biases on top, `offline` unless told otherwise."""
+    @property
+    def tokens_multiple(self) -> int:
+        """What the tokens of a micro-batch on a rank are a multiple of: equal shares for the tensor-parallel ranks, which matrix
+        products in FP8 take in multiples of 16, in MXFP8 of 32 (Transformer Engine)."""
+        return self.tp * {"none": 1, "mxfp8": 32}.get(self.fp8, 16)
+
 
     wandb: Literal["off", "offline", "online"] = "offline"
     project: str = "gagar"

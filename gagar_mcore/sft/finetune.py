@@ -87,7 +87,7 @@ def sft_parts(data: SftData, plan: StepPlan, trainer: TrainerSection, step: int)
     """This rank's micro-batches of one step."""
     groups = plan.packing.microbatches[data_parallel_rank()]
     cut = {"cp_group": context_parallel_group(), "mtp_depths": plan.mtp_depths}
-    return Parts(groups, partial(sft_part, data, plan.sequences, data.denominator(step), trainer.tp, **cut))
+    return Parts(groups, partial(sft_part, data, plan.sequences, data.denominator(step), trainer.tokens_multiple, **cut))
 
 
 def part_loss(part: SftPart, scores: Scores) -> tuple[Tensor, Tensor]:
@@ -125,8 +125,10 @@ def metrics_writer(path: Path | None) -> Callable[[dict[str, float]], None]:
     return report
 
 
-def sft_part(data: SftData, sequences: StepSequences, denominator: float, tp: int, indices: Sequence[int], **cut: Any) -> SftPart:
+def sft_part(
+    data: SftData, sequences: StepSequences, denominator: float, multiple: int, indices: Sequence[int], **cut: Any
+) -> SftPart:
     """The micro-batch of the step's sequences `indices`, cut as `pack_tokens` is told; reads no other tokens."""
     tokens, weights = (sequences.select(column, indices) for column in (data.tokens, data.loss_weights))
-    packed = pack_tokens(tokens, sequences.bounds(indices), weights > 0, tp, **cut)
+    packed = pack_tokens(tokens, sequences.bounds(indices), weights > 0, multiple, **cut)
     return SftPart(packed, torch.as_tensor(weights / denominator, dtype=torch.float32, device=device()))

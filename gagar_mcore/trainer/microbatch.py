@@ -27,7 +27,7 @@ class Following:
 
 @dataclass(frozen=True, slots=True)
 class PackedTokens:
-    """This rank's parts of whole sequences end to end, filled up to a multiple of TP by the part of one more sequence of zeros.
+    """This rank's parts of whole sequences end to end, filled up to a whole multiple by the part of one more sequence of zeros.
 
     tokens `[T]` int64; layout: where the sequences' tokens stand among them.
     scored `[N]` int64: the tokens, as the whole sequences count them, that the loss needs log-probs of and this rank predicts, in
@@ -51,17 +51,18 @@ def pack_tokens(
     tokens: npt.NDArray[np.int32],
     cu_seqlens: npt.NDArray[np.int64],
     scored: npt.NDArray[np.bool_],
-    tp: int,
+    multiple: int,
     cp_group: Any = None,
     mtp_depths: int = 0,
     experts: npt.NDArray[Any] | None = None,
 ) -> PackedTokens:
-    """tokens, scored `[T]`, cu_seqlens `[S + 1]`: whole sequences, the same on all ranks of `cp_group`; experts: their rows for
-    `PackedSequences.experts`. Raises ValueError where the first token of a sequence is to be scored: nothing predicts it."""
+    """tokens, scored `[T]`, cu_seqlens `[S + 1]`: whole sequences, the same on all ranks of `cp_group`; multiple: what the
+    positions on a rank are filled up to a multiple of; experts: their rows for `PackedSequences.experts`. Raises ValueError where
+    the first token of a sequence is to be scored: nothing predicts it."""
     starts = cu_seqlens[:-1]
     if scored[starts].any():
         raise ValueError("a sequence's first token has loss weight, but nothing predicts it; its mask must be 0")
-    layout = _filled(torch.as_tensor(cu_seqlens), tp, cp_group)
+    layout = _filled(torch.as_tensor(cu_seqlens), multiple, cp_group)
     whole, counts = torch.as_tensor(tokens, dtype=torch.int64), torch.as_tensor(scored)
     bounds = layout.cu_local.tolist()
     parts = torch.tensor(bounds if bounds[-1] == layout.num_local else [*bounds, layout.num_local])
@@ -98,9 +99,9 @@ def _predictions(layout: TokenLayout, tokens: Tensor, scored: Tensor, distance: 
     return first, second, third
 
 
-def _filled(cu_seqlens: Tensor, tp: int, cp_group: Any) -> TokenLayout:
+def _filled(cu_seqlens: Tensor, multiple: int, cp_group: Any) -> TokenLayout:
     """A rank holds at least one position, and whole chunks."""
     size, rank = (1, 0) if cp_group is None else (dist.get_world_size(cp_group), dist.get_rank(cp_group))
     layout = TokenLayout.build(cu_seqlens, cp_size=size, cp_rank=rank)
-    multiple = math.lcm(tp, 2 if layout.halved else 1)
+    multiple = math.lcm(multiple, 2 if layout.halved else 1)
     return replace(layout, num_local=max(1, -(-layout.num_local // multiple)) * multiple)

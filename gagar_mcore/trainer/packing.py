@@ -16,13 +16,13 @@ COARSENESS = 50  # thousands of micro-batches may be one part in so many more th
 @dataclass(frozen=True, slots=True)
 class Limits:
     """tokens: positions of a micro-batch on one rank. Each sequence is filled up to a multiple of 2 cp positions where cp > 1,
-    and all of a micro-batch to a multiple of tp on each rank, an even one where cp > 1. The number of micro-batches is a multiple
-    of `multiple`."""
+    and all of a micro-batch to a multiple of `tokens_multiple` on each rank, an even one where cp > 1. The number of
+    micro-batches is a multiple of `multiple`."""
 
     tokens: int
     dp: int = 1
     cp: int = 1
-    tp: int = 1
+    tokens_multiple: int = 1
     multiple: int = 1
 
     def padded(self, lengths: Ints) -> Ints:
@@ -30,7 +30,7 @@ class Limits:
 
     def filled(self, positions: Ints) -> Ints:
         """Positions that a micro-batch takes whose sequences take `positions`; one without sequences is filling alone."""
-        multiple = math.lcm(self.tp, 1 if self.cp == 1 else 2) * self.cp
+        multiple = math.lcm(self.tokens_multiple, 1 if self.cp == 1 else 2) * self.cp
         return -(-np.maximum(positions, 1) // multiple) * multiple
 
 

@@ -75,6 +75,6 @@ def plan_step(cu_seqlens: Ints, trainer: TrainerSection, model: ModelConfig) -> 
     sequences = step_sequences(cu_seqlens, trainer)
     flops = training_flops(model, sequences.lengths, trainer.recompute, trainer.mtp == "train")
     multiple = trainer.pp if trainer.vpp > 1 else 1
-    limits = Limits(trainer.tokens_per_microbatch, trainer.dp, trainer.cp, trainer.tp, multiple)
+    limits = Limits(trainer.tokens_per_microbatch, trainer.dp, trainer.cp, trainer.tokens_multiple, multiple)
     packing = plan_microbatches(sequences.lengths, flops, limits)
     return StepPlan(sequences, packing, model.mtp_layers if trainer.mtp == "train" else 0)

@@ -75,12 +75,12 @@ def split_batch(batch: Batch, count: int) -> list[Batch]:
 def policy_parts(batch: Batch, plan: StepPlan, trainer: TrainerSection) -> Parts[PolicyPart]:
     """This rank's micro-batches."""
     groups = plan.packing.microbatches[data_parallel_rank()]
-    cut = {"cp_group": context_parallel_group(), "mtp_depths": plan.mtp_depths}
-    return Parts(groups, partial(policy_part, batch, plan.sequences, trainer.tp, replay=trainer.routing == "replay", **cut))
+    cut = {"cp_group": context_parallel_group(), "mtp_depths": plan.mtp_depths, "replay": trainer.routing == "replay"}
+    return Parts(groups, partial(policy_part, batch, plan.sequences, trainer.tokens_multiple, **cut))
 
 
 def policy_part(
-    batch: Batch, sequences: StepSequences, tp: int, indices: Sequence[int], *, replay: bool = False, **cut: Any
+    batch: Batch, sequences: StepSequences, multiple: int, indices: Sequence[int], *, replay: bool = False, **cut: Any
 ) -> PolicyPart:
     """The micro-batch of the sequences `indices`, cut as `pack_tokens` is told; reads no other tokens."""
     bounds = sequences.bounds(indices)
@@ -88,7 +88,7 @@ def policy_part(
     tokens, logprobs, trained, errors = (sequences.select(column, indices) for column in columns)
     experts = sequences.select(batch.experts, indices) if replay and batch.experts is not None else None
     return PolicyPart(
-        packed_tokens=pack_tokens(tokens, bounds, trained.astype(bool), tp, experts=experts, **cut),
+        packed_tokens=pack_tokens(tokens, bounds, trained.astype(bool), multiple, experts=experts, **cut),
         rollout_logprobs=torch.as_tensor(logprobs, device=device()),
         flags=torch.as_tensor(trained | errors << 1, device=device()),
         advantages=torch.as_tensor(batch.advantages[list(indices)], device=device()),

@@ -15,7 +15,7 @@ LIMITS = st.builds(
     tokens=st.integers(1, 100),
     dp=st.integers(1, 4),
     cp=st.integers(1, 3),
-    tp=st.integers(1, 2),
+    tokens_multiple=st.sampled_from([1, 2, 16, 64]),
     multiple=st.integers(1, 3),
 )
 DP = 8
@@ -52,7 +52,7 @@ def test_the_measures_are_those_of_the_plan(lengths, limits):
     mean = max(cost.sum() / limits.dp, 1.0)
     whole = 2 * limits.cp if limits.cp > 1 else 1
     positions = [sum(-(-lengths[i] // whole) * whole for i in part) for rank in packing.microbatches for part in rank]
-    multiple = math.lcm(limits.tp, 2 if limits.cp > 1 else 1) * limits.cp
+    multiple = math.lcm(limits.tokens_multiple, 2 if limits.cp > 1 else 1) * limits.cp
     filled = sum(max(-(-count // multiple), 1) * multiple for count in positions)
 
     assert packing.flop_imbalance == pytest.approx(cost.sum(1).max() / mean)
@@ -94,7 +94,7 @@ def in_given_order(lengths, budget: int) -> list[list[list[int]]]:
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("layout", [{}, {"tp": 4, "cp": 2, "multiple": 4}], ids=["dp", "tp, cp and interleaved pp"])
+@pytest.mark.parametrize("layout", [{}, {"tokens_multiple": 4, "cp": 2, "multiple": 4}], ids=["dp", "tp, cp and interleaved pp"])
 def test_a_long_tail_is_balanced_over_ranks_and_hardly_padded(model, seed, layout):
     lengths = long_tail("log-normal", seed)
     packing = plan(lengths, Limits(16384, DP, **layout), model)

@@ -10,6 +10,7 @@ from conftest import random_batch
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.presets import preset
 from gagar_mcore.records.batch import Batch
+from gagar_mcore.trainer.packing import Limits
 from gagar_mcore.trainer.parts import Parts, StepPlan, plan_step
 
 TRAINER = TrainerSection(dp=2, tokens_per_microbatch=60)
@@ -101,6 +102,21 @@ def test_the_plan_fills_and_counts_as_the_layout_does():
     assert len(plan.packing.microbatches[0]) % 2 == 0
     assert plan.metrics()["tokens"] == len(batch.tokens)
     assert 0 < plan.metrics()["padding_share"] < 0.2
+
+
+@pytest.mark.parametrize(("fp8", "multiple"), [("none", 4), ("delayed", 64), ("blockwise", 64), ("mxfp8", 128)])
+def test_every_rank_of_a_tensor_group_gets_as_many_tokens_as_its_matrix_products_take(fp8, multiple):
+    from gagar_mcore.trainer.policy_part import policy_part
+
+    trainer = TrainerSection(tp=4, ep=1, precision="bf16", fp8=fp8, tokens_per_microbatch=60)
+    batch, plan = batch_and_plan(trainer)
+    parts = Parts(plan.packing.microbatches[0], partial(policy_part, batch, plan.sequences, trainer.tokens_multiple))
+    counts = [len(part.packed_tokens.tokens) for part in parts]
+
+    assert len(counts) > 4 and all(count % multiple == 0 for count in counts)
+    assert plan.packing.padding_share == pytest.approx(1 - len(batch.tokens) / sum(counts))
+    filled = Limits(60, cp=2, tokens_multiple=multiple).filled(np.array([0, multiple, 2 * multiple + 1]))
+    assert filled.tolist() == [2 * multiple, 2 * multiple, 4 * multiple]  # on both context-parallel ranks together
 
 
 @pytest.mark.timeout(600)  # the first test starts the ranks
