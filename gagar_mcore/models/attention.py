@@ -10,6 +10,7 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint, sharded_state_dict_default
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.packed import PackedSequences, packed_attention
@@ -73,13 +74,13 @@ class GroupedAttention(MegatronModule):
         """hidden_states: `[T (over TP under sequence parallelism), 1, hidden]`; the output has the same shape, and no bias."""
         rows, _bias = self.linear_qkv(hidden_states)
         grouped = rows.view(rows.shape[0], self.groups, -1)
-        query, key, value = grouped.split([self.queries * self.head_dim, self.head_dim, self.v_head_dim], dim=-1)
-        query = query.reshape(query.shape[0], -1, self.head_dim)
+        heads, value = grouped.split([(self.queries + 1) * self.head_dim, self.v_head_dim], dim=-1)
+        heads = heads.unflatten(-1, (self.queries + 1, self.head_dim))
         if self.qk_norm:
-            query, key = self.q_norm(query), self.k_norm(key)
+            heads = torch.cat([self.q_norm(heads[:, :, :-1]), self.k_norm(heads[:, :, -1:])], dim=2)
         cos, sin = rotary_table(packed_seq_params.positions, self.rope_theta, self.rotary_dim)
-        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
-        context = self.core_attention(query, key, value * self.value_scale, packed_seq_params)
+        query, key = rotate(heads, cos, sin).split([self.queries, 1], dim=2)
+        context = self.core_attention(query.flatten(1, 2), key.flatten(1, 2), value * self.value_scale, packed_seq_params)
         output: tuple[Tensor, Tensor | None] = self.linear_proj(context.flatten(1).unsqueeze(1))
         return output
 
@@ -138,8 +139,30 @@ def rotary_table(positions: Tensor, theta: float, dim: int) -> tuple[Tensor, Ten
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (i, i + dim / 2) of the first `dim` dimensions of `heads` `[T, heads, head_dim]`, and keep the others."""
+    """Turn the pairs (i, i + dim / 2) of the first `dim` dimensions of `heads` `[T, ..., head_dim]`, and keep the others; cos, sin
+    `[T, 1, dim / 2]`."""
+    shape = (len(cos), *[1] * (heads.dim() - 2), cos.shape[-1])
+    rotated: Tensor = _Rotation.apply(heads, *(table.to(heads.dtype).view(shape) for table in (cos, sin)))
+    return rotated
+
+
+class _Rotation(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _turned(heads, cos, sin)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return _turned(gradient, cos, -sin), None, None
+
+
+def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = cos.shape[-1]
-    first, second, kept = heads.split([half, half, heads.shape[-1] - 2 * half], dim=-1)
-    cos, sin = cos.to(heads.dtype), sin.to(heads.dtype)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin, kept], dim=-1)
+    turned = heads.clone(memory_format=torch.contiguous_format)
+    first, second = heads[..., :half], heads[..., half : 2 * half]
+    torch.mul(first, cos, out=turned[..., :half]).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=turned[..., half : 2 * half]).addcmul_(first, sin)
+    return turned

@@ -15,6 +15,7 @@ from megatron.core.transformer.transformer_layer import TransformerLayer, Transf
 
 from gagar_mcore.models.attention import GroupedAttention, GroupedAttentionSubmodules, PackedCoreAttention
 from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.models.experts import grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,10 @@ class Backend:
         )
 
     def _experts(self, model: ModelConfig) -> ModuleSpec:
-        return get_moe_module_spec_for_backend(self.provider, num_experts=model.num_experts, moe_grouped_gemm=self.fused)
+        spec = get_moe_module_spec_for_backend(self.provider, num_experts=model.num_experts, moe_grouped_gemm=self.fused)
+        if not self.fused:
+            spec.submodules.experts = grouped(spec.submodules.experts)
+        return spec
 
     def _dense(self) -> ModuleSpec:
         fc1, fc2 = self.provider.column_parallel_linear(), self.provider.row_parallel_linear()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gagar_mcore.models.backends import Backend
 from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.models.experts import keep_order
 from gagar_mcore.models.mtp import MtpBlock
 
 
@@ -168,6 +169,7 @@ def build_model(model: ModelConfig, config: TransformerConfig, backend: Backend,
     if gpt.post_process and model.mtp_layers:
         gpt.mtp = MtpBlock(config, backend, model, gpt.vp_stage)
     _mark_shards(gpt)
+    keep_order(gpt)
     for name, parameter in gpt.named_parameters():
         if ".experts." in name:
             # Megatron leaves this set where EP is 1, and then loses the part of the gradient that lies on other TP ranks.

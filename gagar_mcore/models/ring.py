@@ -69,11 +69,10 @@ class _RingAttention(torch.autograd.Function):
         """The gradients of keys and values follow them round the ring, one rank behind, and come home after the last."""
         query, key, value, sinks, output, lse = ctx.saved_tensors
         ring: Ring = ctx.ring
-        delta = (gradient * output).sum(-1, dtype=lse.dtype)
         grad_query = torch.zeros_like(query, dtype=lse.dtype)
         flight: Flight | None = None
         for source, (keys, values) in round_trip((key, value), ring.group):
-            part, *grads = attend_backward(gradient, query, keys, values, lse, delta, ring.spans(source))
+            part, *grads = attend_backward(gradient, query, keys, values, output, lse, ring.spans(source))
             grad_query += part
             for grad, arrived in zip(grads, flight.land() if flight else (), strict=False):
                 grad += arrived
@@ -81,4 +80,4 @@ class _RingAttention(torch.autograd.Function):
         assert flight is not None
         grad_key, grad_value = flight.land()
         grads = [grad_query.to(query.dtype), grad_key.to(key.dtype), grad_value.to(value.dtype)]
-        return *grads, sink_gradient(sinks, lse, delta), None
+        return *grads, sink_gradient(sinks, gradient, output, lse), None

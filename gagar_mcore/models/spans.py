@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 Rows = npt.NDArray[np.int64]
+Index = Tensor | slice
 
 TILE_ROWS = 128
 TILE_AREA = 1 << 17  # queries times keys of a tile, for one head
@@ -37,33 +38,35 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """n blocks of r queries against m keys, filled up where a block has fewer.
+    """n `blocks` of r queries against m keys, filled up where a block has fewer.
 
-    queries `[n * r]`, keys `[n * m]`: rows, any row on filling; results `[n * r]`: the queries, `num_queries` on filling.
-    first, last `[n, r]` int32: bounds of the columns that a query sees; None where all see all."""
+    queries `[n * r]`, keys `[n * m]`: rows, any row on filling; results `[n * r]`: the queries, `num_queries` on filling. Slices
+    where they are consecutive. own: column of the key at the first query's place, the same in all blocks."""
 
-    shape: tuple[int, int, int]
-    queries: Tensor
-    results: Tensor
-    keys: Tensor
-    first: Tensor | None
-    last: Tensor | None
+    blocks: int
+    shape: tuple[int, int]
+    queries: Index
+    results: Index
+    keys: Index
+    own: int
+    causal: bool
+    window: int | None
 
-    def bias(self, precision: torch.dtype) -> Tensor | None:
-        """`[n, 1, r, 1, m]`: minus infinity for the columns that a query does not see, else 0."""
-        if self.last is None:
+    def bias(self, like: Tensor) -> Tensor | None:
+        """`[r, m]`: minus infinity for the columns that a query does not see, else 0; None where all see all."""
+        if not self.causal:
             return None
-        columns = torch.arange(self.shape[2], dtype=torch.int32, device=self.last.device)
-        hidden = columns > self.last[..., None]
-        if self.first is not None:
-            hidden |= columns < self.first[..., None]
-        bias = torch.zeros(self.shape, dtype=precision, device=hidden.device).masked_fill_(hidden, float("-inf"))
-        return bias[:, None, :, None]
+        row, column = (torch.arange(count, dtype=torch.int32, device=like.device) for count in self.shape)
+        last = self.own + row[:, None]
+        hidden = column > last
+        if self.window is not None:
+            hidden |= column <= (last - self.window).clamp(max=len(column) - 2)  # a row of filling sees something too
+        return like.new_zeros(self.shape).masked_fill_(hidden, float("-inf"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """At most TILE_ROWS queries each. query, key: first row; own: column of the key at the first query's place."""
+    """At most TILE_ROWS queries each. query, key: first row; own: as in `Tile`, the last column where not causal."""
 
     query: Rows
     rows: Rows
@@ -76,12 +79,11 @@ class _Blocks:
 
 
 def _blocks(spans: Spans) -> _Blocks:
-    height = TILE_ROWS if spans.window is None else min(TILE_ROWS, max(spans.window, 64))
     (first_query, queries), (first_key, keys) = spans.queries.T, spans.keys.T
-    counts = np.where(keys > 0, -(-queries // height), 0)
+    counts = np.where(keys > 0, -(-queries // TILE_ROWS), 0)
     span = np.repeat(np.arange(len(counts)), counts)
-    start = (np.arange(len(span)) - np.repeat(np.cumsum(counts) - counts, counts)) * height
-    rows = np.minimum(height, queries[span] - start)
+    start = (np.arange(len(span)) - np.repeat(np.cumsum(counts) - counts, counts)) * TILE_ROWS
+    rows = np.minimum(TILE_ROWS, queries[span] - start)
     own = (keys - queries)[span] + start if spans.causal else keys[span] - 1
     end = own + rows if spans.causal else keys[span]
     skipped = np.zeros_like(own) if spans.window is None else np.maximum(0, own - spans.window + 1)
@@ -89,10 +91,10 @@ def _blocks(spans: Spans) -> _Blocks:
 
 
 def _groups(blocks: _Blocks) -> Iterator[_Blocks]:
-    """Blocks of like sizes, as many as fit a tile."""
-    height, width = np.ceil(np.log2(np.maximum(blocks.rows, 64))).astype(np.int64), -(-blocks.columns // TILE_ROWS)
-    order = np.lexsort((blocks.rows, width, height))
-    borders = np.flatnonzero(np.diff(height[order]) | np.diff(width[order])) + 1
+    """Blocks of like sizes and one mask, as many as fit a tile."""
+    height = np.ceil(np.log2(np.maximum(blocks.rows, 64))).astype(np.int64)
+    order = np.lexsort((blocks.rows, height, blocks.own))
+    borders = np.flatnonzero(np.diff(height[order]) | np.diff(blocks.own[order])) + 1
     for alike in np.split(order, borders):
         if len(alike):
             at_once = max(1, TILE_AREA // int(blocks.rows[alike].max() * blocks.columns[alike].max()))
@@ -101,26 +103,17 @@ def _groups(blocks: _Blocks) -> Iterator[_Blocks]:
 
 
 def _tile(spans: Spans, blocks: _Blocks) -> Tile:
-    height, width = int(blocks.rows.max()), int(blocks.columns.max())
-    row = np.minimum(np.arange(height), blocks.rows[:, None] - 1)
+    rows, columns = int(blocks.rows.max()), int(blocks.columns.max())
+    row = np.minimum(np.arange(rows), blocks.rows[:, None] - 1)
     queries = blocks.query[:, None] + row
-    results = np.where(np.arange(height) < blocks.rows[:, None], queries, spans.num_queries)
-    keys = blocks.key[:, None] + np.minimum(np.arange(width), blocks.columns[:, None] - 1)
-    last = blocks.own[:, None] + row * spans.causal
-    first = np.zeros_like(last) if spans.window is None else np.maximum(0, last - spans.window + 1)
+    results = np.where(np.arange(rows) < blocks.rows[:, None], queries, spans.num_queries)
+    keys = blocks.key[:, None] + np.minimum(np.arange(columns), blocks.columns[:, None] - 1)
+    indices = (_index(picked.ravel(), spans.device) for picked in (queries, results, keys))
+    return Tile(len(blocks.rows), (rows, columns), *indices, int(blocks.own[0]), spans.causal, spans.window)
 
-    def bound(columns: Rows, hides: np.bool_) -> Tensor | None:
-        return torch.as_tensor(columns, dtype=torch.int32, device=spans.device) if hides else None
 
-    def index(rows: Rows) -> Tensor:
-        return torch.as_tensor(rows.ravel(), device=spans.device)
-
-    hides_first = (first > 0).any()
-    return Tile(
-        shape=(len(blocks.rows), height, width),
-        queries=index(queries),
-        results=index(results),
-        keys=index(keys),
-        first=bound(first, hides_first),
-        last=bound(last, hides_first | (last < width - 1).any()),
-    )
+def _index(rows: Rows, device: torch.device) -> Index:
+    first, last = int(rows[0]), int(rows[-1])
+    if np.array_equal(rows, np.arange(first, last + 1)):
+        return slice(first, last + 1)
+    return torch.as_tensor(rows, device=device)

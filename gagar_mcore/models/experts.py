@@ -1,0 +1,66 @@
+"""Megatron's own experts, with one node of the graph for a linear layer of all of them together."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from megatron.core.transformer.moe.experts import SequentialMLP
+from megatron.core.transformer.spec_utils import ModuleSpec
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class Experts(SequentialMLP):
+    """Gated feed-forward networks. Parameters and checkpoints are those of `SequentialMLP`; where tensor parallel, the dispatcher
+    communicates, not the linear layers."""
+
+    def forward(self, hidden: Tensor, tokens_per_expert: Tensor, probs: Tensor) -> tuple[Tensor, None]:
+        """hidden `[T, hidden]` in the order of the experts, probs `[T]`; returns `[T, hidden]`, and no bias."""
+        counts = tokens_per_expert.tolist()
+        gate, up = _linear(hidden, counts, [expert.linear_fc1.weight for expert in self.local_experts]).chunk(2, dim=1)
+        inner = (self.config.activation_func(gate) * up * probs[:, None]).to(hidden.dtype)
+        return _linear(inner, counts, [expert.linear_fc2.weight for expert in self.local_experts]), None
+
+
+def grouped(sequential: Any) -> Any:
+    """What builds `Experts` where `sequential` builds Megatron's: a specification up to 0.18, a function since."""
+    if isinstance(sequential, ModuleSpec):
+        return ModuleSpec(Experts, submodules=sequential.submodules)
+    return partial(Experts, **sequential.keywords)
+
+
+def keep_order(model: torch.nn.Module) -> None:
+    """Megatron sorts tokens by expert once more after ranks have exchanged them. A rank alone has them in that order."""
+    for module in model.modules():
+        dispatcher = getattr(module, "token_dispatcher", None)
+        if dispatcher is not None and dispatcher.ep_size * dispatcher.tp_size == 1:
+            dispatcher.num_local_experts = 1  # one run of tokens, which needs no sorting
+
+
+def _linear(rows: Tensor, counts: Sequence[int], weights: Sequence[Tensor]) -> Tensor:
+    """rows `[T, in]`, `counts[e]` of them for `weights[e]` `[out, in]`; returns `[T, out]`."""
+    output: Tensor = _Linear.apply(rows, counts, *weights)
+    return output
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, counts: Sequence[int], *weights: Tensor) -> Tensor:
+        ctx.counts = counts
+        ctx.save_for_backward(rows, *weights)
+        output = rows.new_empty(len(rows), len(weights[0]))
+        for weight, part, into in zip(weights, rows.split(counts), output.split(counts), strict=True):
+            torch.mm(part, weight.T, out=into)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        rows, *weights = ctx.saved_tensors
+        gradients = gradient.split(ctx.counts)
+        grad_rows = torch.empty_like(rows)
+        for weight, part, into in zip(weights, gradients, grad_rows.split(ctx.counts), strict=True):
+            torch.mm(part, weight, out=into)
+        needed = zip(ctx.needs_input_grad[2:], gradients, rows.split(ctx.counts), strict=True)
+        return grad_rows, None, *(part.T @ inputs if asked else None for asked, part, inputs in needed)
