@@ -161,7 +161,8 @@ class TrainerSection(Section):
     times their likelihood loss, which the policy itself does not feel. `async_checkpoint`: checkpoints are written while
     training goes on.
     A sequence of more than `max_tokens_per_sequence` tokens is an error (`overlong: refuse`) or loses those behind
-    (`truncate`); None is no limit. One longer than `tokens_per_microbatch` runs alone."""
+    (`truncate`); None is no limit. One longer than `tokens_per_microbatch` runs alone.
+    A step may take `step_timeout_s`, the wait for its batch `batch_timeout_s`."""
 
     device: Device = "cpu"
     tp: Positive = 2
@@ -190,6 +191,7 @@ class TrainerSection(Section):
     optimizer: OptimizerSection = OptimizerSection()
     start_timeout_s: Seconds = 180.0
     step_timeout_s: Seconds = 600.0
+    batch_timeout_s: Seconds = 86400.0
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
@@ -203,6 +205,12 @@ class TrainerSection(Section):
     def world_size(self) -> int:
         return self.tp * self.pp * self.cp * self.dp
 
+    @property
+    def tokens_multiple(self) -> int:
+        """What the tokens of a micro-batch on a rank are a multiple of: equal shares for the tensor-parallel ranks, which matrix
+        products in FP8 take in multiples of 16, in MXFP8 of 32 (Transformer Engine)."""
+        return self.tp * {"none": 1, "mxfp8": 32}.get(self.fp8, 16)
+
 
 class TrainSection(Section):
     """`checkpoint_every` and `eval_every` count steps (0: never but at the end); `eval_samples` sessions a held-back task."""
@@ -215,12 +223,6 @@ class TrainSection(Section):
 
 class TrackingSection(Section):
     """Metrics always go to `metrics.jsonl`; Weights & Biases on top, `offline` unless told otherwise."""
-    @property
-    def tokens_multiple(self) -> int:
-        """What the tokens of a micro-batch on a rank are a multiple of: equal shares for the tensor-parallel ranks, which matrix
-        products in FP8 take in multiples of 16, in MXFP8 of 32 (Transformer Engine)."""
-        return self.tp * {"none": 1, "mxfp8": 32}.get(self.fp8, 16)
-
 
     wandb: Literal["off", "offline", "online"] = "offline"
     project: str = "gagar"

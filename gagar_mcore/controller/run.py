@@ -20,6 +20,7 @@ from gagar_mcore.records.store import MANIFEST, publish_directory, read_manifest
 CHANGEABLE = (
     *("output", "train.steps", "train.checkpoint_every", "train.eval_every", "tracking", "retention"),
     *("engine.deadline_s", "engine.start_timeout_s", "trainer.step_timeout_s", "trainer.start_timeout_s"),
+    "trainer.batch_timeout_s",
     *("rollout.oversample", "rollout.outage_wait_s"),
     *(
         f"trainer.{field}"

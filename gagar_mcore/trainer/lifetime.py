@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 POLL_SECONDS = 0.02
 
@@ -11,10 +12,16 @@ class Orphaned(RuntimeError):
     """The launcher is gone; nobody will hand over another batch."""
 
 
-def wait_until(ready: Callable[[], bool]) -> None:
-    """Wait as long as it takes while the parent lives. Raises Orphaned when it does not."""
-    parent = os.getppid()
+def wait_for_batch(ready: Callable[[], bool], path: Path, timeout_s: float) -> None:
+    """Wait for the batch at `path` while the parent lives. Raises Orphaned when it does not, and TimeoutError after `timeout_s`:
+    a controller on another machine may have ended unseen."""
+    parent, deadline = os.getppid(), time.monotonic() + timeout_s
     while not ready():
         if os.getppid() != parent:
             raise Orphaned("the process that started this rank has ended")
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"{path}: no batch within trainer.batch_timeout_s={timeout_s:g}; start the controller again with --resume,"
+                " or raise the timeout where it collects for longer"
+            )
         time.sleep(POLL_SECONDS)

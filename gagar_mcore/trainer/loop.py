@@ -13,7 +13,7 @@ from gagar_mcore.records.epochs import Fence, min_batch_epoch, read_epochs
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import MANIFEST, RecordError, publish_json, read_manifest
 from gagar_mcore.trainer.checkpoint import CheckpointWriter, load_checkpoint
-from gagar_mcore.trainer.lifetime import wait_until
+from gagar_mcore.trainer.lifetime import wait_for_batch
 from gagar_mcore.trainer.policy import apply_batch
 from gagar_mcore.trainer.scoring import load_reference
 from gagar_mcore.trainer.setup import Policy, build_policy
@@ -35,7 +35,7 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
     tell(layout, applied, fence)
     checkpoints = CheckpointWriter(layout, fence, recipe.trainer)
     for step in range(applied + 1, recipe.train.steps + 1):
-        metrics = apply_batch(policy, next_batch(layout, step), recipe, step, reference)
+        metrics = apply_batch(policy, next_batch(layout, step, recipe.trainer.batch_timeout_s), recipe, step, reference)
         tensors = on_first_rank(gather_tensors(local_tensors(policy.chunks), policy.model))
         torch.cuda.empty_cache()  # an engine on the same GPU takes its turn; what was scratch of the step is its now
         if dist.get_rank() == 0:
@@ -64,17 +64,9 @@ def restore(policy: Policy, layout: RunLayout) -> int:
     return step or 0
 
 
-def newest_weights(layout: RunLayout) -> Path:
-    """A published version, for what all versions share: configuration and tokenizer. Raises RecordError where there is none."""
-    published = sorted((layout.root / "weights").glob(f"[0-9]*/{MANIFEST}"))
-    if not published:
-        raise RecordError(f"{layout.root / 'weights'}: no weights are published; the controller publishes version 0 first")
-    return published[-1].parent
-
-
-def next_batch(layout: RunLayout, step: int) -> Batch:
-    """Wait for the batch of `step` from a controller that owned the run when it wrote it."""
-    wait_until(lambda: is_current(layout, step))
+def next_batch(layout: RunLayout, step: int, timeout_s: float) -> Batch:
+    """Wait for the batch of `step` from a controller that owned the run when it wrote it; raises as `wait_for_batch` does."""
+    wait_for_batch(lambda: is_current(layout, step), layout.batch(step), timeout_s)
     batch, _ = read_batch(layout.batch(step))
     return batch
 

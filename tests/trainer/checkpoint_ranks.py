@@ -154,9 +154,9 @@ def refusals(stage: Stage) -> dict[str, Any]:
     said["another model"] = outcome(fresh_policy("qwen3_moe", recipe), run)
     said["frozen before"] = thawed(stage, recipe)
     said["a rank cannot write"] = failing_save(policy, writer, 6, lambda: block_a_rank(run))
+    said["too slow"] = slow_save(policy, recipe, RunLayout(stage.root / "slow"))
     said["fenced"] = failing_save(policy, writer, 8, lambda: open_later_epoch(run))
     said["left"] = sorted(path.name for path in run.checkpoint(SAVED).parent.iterdir())
-    said["too slow"] = slow_save(policy, recipe, RunLayout(stage.root / "slow"))
     return said
 
 
@@ -245,16 +245,6 @@ def failing_save(policy: Any, writer: Any, step: int, hinder: Callable[[], objec
     return said
 
 
-def error_of(call: Callable[[], object]) -> str:
-    """What it returns, where it raises nothing."""
-    try:
-        return str(call())
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-
-
-def block_a_rank(run: RunLayout) -> None:
-    """The file that rank 1 is about to write cannot be opened."""
 def slow_save(policy: Any, recipe: Recipe, run: RunLayout) -> str:
     """What is raised where nothing is written in time."""
     from gagar_mcore.trainer.checkpoint import CheckpointWriter
@@ -269,6 +259,16 @@ def slow_save(policy: Any, recipe: Recipe, run: RunLayout) -> str:
     return said
 
 
+def error_of(call: Callable[[], object]) -> str:
+    """What it returns, where it raises nothing."""
+    try:
+        return str(call())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def block_a_rank(run: RunLayout) -> None:
+    """The file that rank 1 is about to write cannot be opened."""
     (temporary,) = run.checkpoint(SAVED).parent.glob(".*.tmp")
     (temporary / "__1_0.distcp").mkdir()
 
