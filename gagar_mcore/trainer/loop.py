@@ -64,6 +64,14 @@ def restore(policy: Policy, layout: RunLayout) -> int:
     return step or 0
 
 
+def newest_weights(layout: RunLayout) -> Path:
+    """A published version, for what all versions share: configuration and tokenizer. Raises RecordError where there is none."""
+    published = sorted((layout.root / "weights").glob(f"[0-9]*/{MANIFEST}"))
+    if not published:
+        raise RecordError(f"{layout.root / 'weights'}: no weights are published; the controller publishes version 0 first")
+    return published[-1].parent
+
+
 def next_batch(layout: RunLayout, step: int, timeout_s: float) -> Batch:
     """Wait for the batch of `step` from a controller that owned the run when it wrote it; raises as `wait_for_batch` does."""
     wait_for_batch(lambda: is_current(layout, step), layout.batch(step), timeout_s)
