@@ -7,28 +7,46 @@ from gagar_mcore.config.load import RecipeError
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import initial_checkpoint
 from gagar_mcore.models.config import ModelConfig
-from gagar_mcore.models.huggingface import read_config
 from gagar_mcore.plan.fit import check_fit
 from gagar_mcore.tasks.source import harbor_tasks
 from gagar_mcore.trainer.layout import check_layout
+from gagar_mcore.weights.published import PublishedCheckpoint
 
 
 def preflight(recipe: Recipe) -> ModelConfig:
     """The model's configuration, once recipe, checkpoint, layout, machine and tasks agree. Raises RecipeError, TaskError."""
-    directory = initial_checkpoint(recipe)
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        if not (directory / name).is_file():
-            raise RecipeError(f"model.init: {directory / name}: missing; a checkpoint directory holds it")
-    try:
-        model = recipe.model.of(read_config(directory))
-        check_layout(recipe.trainer, model)
-        Renderer.load(directory)
-    except ValueError as error:
-        raise RecipeError(str(error)) from error
-    check_fit(recipe, model)
+    model = initial_model(recipe)
     _check_rollout(recipe, model)
     if recipe.tasks.source == "harbor":
         _check_tasks(recipe)
+    return model
+
+
+def initial_model(recipe: Recipe) -> ModelConfig:
+    """That of the checkpoint that `model.init` names, once tokenizer, layout, machine, and name, shape and type of every tensor
+    fit it; no weights are read. Raises RecipeError."""
+    directory = initial_checkpoint(recipe)
+    try:
+        checkpoint = PublishedCheckpoint(directory)
+        Renderer.load(directory)
+    except ValueError as error:
+        raise RecipeError(f"model.init: {error}") from error
+    model = fitting(recipe, checkpoint.model)
+    try:
+        checkpoint.check()
+    except ValueError as error:
+        raise RecipeError(f"model.init: {error}") from error
+    return model
+
+
+def fitting(recipe: Recipe, model: ModelConfig) -> ModelConfig:
+    """`model` as the recipe reads it, where layout and machine fit it. Raises RecipeError."""
+    try:
+        model = recipe.model.of(model)
+        check_layout(recipe.trainer, model)
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
+    check_fit(recipe, model)
     return model
 
 

@@ -1,6 +1,5 @@
 """A run directory is taken over: lock, recipe, epoch, tasks and the initial weights."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from gagar_mcore.records.epochs import Epoch, Fence, RunLock, min_batch_epoch, o
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.lineage import current_lineage
 from gagar_mcore.records.store import MANIFEST, publish_directory, read_manifest, sweep_temporaries, write_file
+from gagar_mcore.weights.files import link_checkpoint
 
 # What may differ between a run and its continuation: nothing that earlier steps depended on.
 CHANGEABLE = (
@@ -129,8 +129,7 @@ def _publish_initial_weights(layout: RunLayout, recipe: Recipe, epoch: int) -> N
     source = initial_checkpoint(recipe)
 
     def fill(directory: Path) -> dict[str, Any]:
-        for name in ("config.json", "model.safetensors", "tokenizer.json"):
-            shutil.copyfile(source / name, directory / name)
+        link_checkpoint(source, directory)
         return {"version": 0}
 
     target.parent.mkdir(parents=True, exist_ok=True)

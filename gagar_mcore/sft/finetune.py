@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.huggingface import read_config
 from gagar_mcore.models.init import random_tensors
 from gagar_mcore.records.store import publish_directory
@@ -33,7 +34,9 @@ from gagar_mcore.trainer.update import (
     over_last_stages,
     step_optimizer,
 )
-from gagar_mcore.weights.files import open_tensors, read_companions, write_checkpoint
+from gagar_mcore.weights.files import TensorReader, read_companions, write_checkpoint
+from gagar_mcore.weights.published import PublishedCheckpoint
+from gagar_mcore.weights.storage import Storage
 
 log = logging.getLogger(__name__)
 LOG_EVERY = 20
@@ -54,15 +57,23 @@ def fine_tune(
     recipe: Recipe, trainer: TrainerSection, data: SftData, init: Path, report: Callable[[dict[str, float]], None]
 ) -> Policy:
     """Train on all steps of `data`. A collective; rank 0 reports the metrics of every step."""
-    model = recipe.model.of(read_config(init))
-    policy = build_policy(model, trainer, recipe.sft.router_bias_update_rate)
-    has_weights = any(init.glob("*.safetensors"))
-    load_tensors(policy.chunks, model, open_tensors(init) if has_weights else random_tensors(model, recipe.seed))
+    start, read = starting_weights(init, recipe.seed)
+    policy = build_policy(recipe.model.of(start), trainer, recipe.sft.router_bias_update_rate)
+    load_tensors(policy.chunks, policy.model, read)
     for step in range(data.num_steps):
         metrics = train_step(policy, data, trainer, step, learning_rate(recipe.sft, step + 1, data.num_steps))
         if dist.get_rank() == 0:
             report(metrics)
     return policy
+
+
+def starting_weights(init: Path, seed: int) -> tuple[ModelConfig, TensorReader]:
+    """Those of a checkpoint, or random ones where `init` holds a configuration alone."""
+    if any(init.glob("*.safetensors")):
+        checkpoint = PublishedCheckpoint(init)
+        return checkpoint.model, checkpoint.read
+    model = read_config(init)
+    return model, random_tensors(model, seed)
 
 
 def train_step(policy: Policy, data: SftData, trainer: TrainerSection, step: int, lr: float) -> dict[str, float]:
@@ -96,14 +107,15 @@ def part_loss(part: SftPart, scores: Scores) -> tuple[Tensor, Tensor]:
     return loss + scores.mtp, loss.detach()
 
 
-def export(policy: Policy, init: Path, out: Path) -> None:
+def export(policy: Policy, precision: Literal["fp32", "bf16"], init: Path, out: Path) -> None:
     """Publish the weights with configuration and tokenizer of `init`. A collective."""
     tensors = on_first_rank(gather_tensors(local_tensors(policy.chunks), policy.model))
     if dist.get_rank() != 0:
         return
+    companions = Storage(policy.model, precision).companions(read_companions(init))
 
     def fill(directory: Path) -> dict[str, Any]:
-        write_checkpoint(tensors, read_companions(init), directory)
+        write_checkpoint(tensors, companions, directory)
         return {"version": 0}
 
     out.parent.mkdir(parents=True, exist_ok=True)

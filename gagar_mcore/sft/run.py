@@ -12,17 +12,16 @@ from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.config.load import RecipeError, dump_recipe, load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.machine import check_machine
+from gagar_mcore.controller.preflight import fitting, initial_model
 from gagar_mcore.controller.run import initial_checkpoint
 from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed, log_tail, rank_environment
 from gagar_mcore.models.config import ModelConfig
-from gagar_mcore.models.huggingface import read_config
 from gagar_mcore.models.presets import PRESETS, preset
-from gagar_mcore.plan.fit import check_fit
 from gagar_mcore.records.store import publish_directory
 from gagar_mcore.sft.build import fill_sft_data, write_random_start
 from gagar_mcore.sft.data import KIND
 from gagar_mcore.sft.evaluate import evaluate_checkpoint
-from gagar_mcore.trainer.layout import check_layout
+from gagar_mcore.sft.train import sft_trainer
 
 POLL_SECONDS = 0.5
 
@@ -30,7 +29,7 @@ POLL_SECONDS = 0.5
 def run_sft(name: str, overrides: Sequence[str]) -> None:
     """Train and evaluate; the checkpoint is `checkpoint/` below the recipe's output. Raises RecipeError, ProcessFailed."""
     recipe = load_recipe(name, overrides)
-    _check_layout(recipe)
+    check_start(recipe)
     check_machine(recipe)
     root = Path(recipe.output).absolute()
     if root.is_dir() and any(root.iterdir()):
@@ -43,13 +42,13 @@ def run_sft(name: str, overrides: Sequence[str]) -> None:
     asyncio.run(_train_and_evaluate(recipe, root, start))
 
 
-def _check_layout(recipe: Recipe) -> None:
-    try:
-        model = fresh_model(recipe) if recipe.model.init == "random" else recipe.model.of(read_config(initial_checkpoint(recipe)))
-        check_layout(recipe.trainer, model)
-        check_fit(recipe, model)
-    except ValueError as error:
-        raise RecipeError(str(error)) from error
+def check_start(recipe: Recipe) -> None:
+    """Raises RecipeError where layout or machine do not fit the model, or its checkpoint is not whole."""
+    trained = recipe.model_copy(update={"trainer": sft_trainer(recipe)})
+    if recipe.model.init == "random":
+        fitting(trained, fresh_model(recipe))
+    else:
+        initial_model(trained)
 
 
 def fresh_model(recipe: Recipe) -> ModelConfig:

@@ -34,7 +34,7 @@ def main() -> None:
 
     data = read_sft_data(arguments.data)
     policy = fine_tune(recipe, trainer, data, arguments.init, metrics_writer(arguments.metrics))
-    export(policy, arguments.init, arguments.out)
+    export(policy, trainer.precision, arguments.init, arguments.out)
 
 
 def sft_trainer(recipe: Recipe) -> TrainerSection:

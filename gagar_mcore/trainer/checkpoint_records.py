@@ -40,6 +40,11 @@ def newest_whole(layout: RunLayout) -> Path | None:
 
 def refuse_other_model(path: Path, meta: dict[str, Any], model: ModelConfig) -> None:
     """Raises RecordError, which names what differs, for a checkpoint of another architecture."""
+    if meta.get("model_only"):
+        raise RecordError(
+            f"{path}: holds weights alone, as gagar convert writes them, and no state of a run to go on from; begin a run with "
+            "them: gagar convert megatron-to-hf, then model.init=DIR of what it wrote, in another output"
+        )
     if not {"model", "layout", "updates"} <= meta.keys():
         raise RecordError(f"{path}: another version wrote it; begin the run anew in another output")
     theirs, ours = meta["model"], as_record(model)

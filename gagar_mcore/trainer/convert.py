@@ -1,7 +1,6 @@
 """Between checkpoints in Hugging Face format and Megatron's, on ranks that each hold their part of the model.
 Imported after `rank.start_rank`."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -30,16 +29,13 @@ from gagar_mcore.weights.published import PublishedCheckpoint
 from gagar_mcore.weights.storage import Storage, units_of
 from gagar_mcore.weights.stream import plan_files, shard_name, write_files, write_index
 
-CONFIG = "config.json"
-
 
 def to_megatron(job: Conversion) -> None:
     """Each rank reads what it holds, one parameter at a time, and saves it. A collective."""
     source = PublishedCheckpoint(job.source)
     chunks = build_chunks(source.model, job.trainer)
     load_tensors(chunks, source.model, source.read)
-    companions = read_companions(job.companions)
-    companions[CONFIG] = _configuration(companions, Storage(source.model, "bf16"))
+    companions = Storage(source.model, "bf16").companions(read_companions(job.companions))
 
     def write(directory: Path) -> None:
         stage(model_state(chunks), directory, copy=False).write(directory)
@@ -56,8 +52,7 @@ def to_huggingface(job: Conversion) -> None:
     state = dist_checkpointing.load(model_state(chunks), str(job.source))
     for index, chunk in enumerate(chunks):
         chunk.load_state_dict(state[f"model{index}"])
-    companions = read_companions(job.companions)
-    companions[CONFIG] = _configuration(companions, storage)
+    companions = storage.companions(read_companions(job.companions))
 
     def write(directory: Path) -> None:
         write_shards(local_tensors(chunks), storage, job.max_file_bytes, directory)
@@ -96,10 +91,6 @@ def _stored(local: Mapping[str, Tensor], rule: Rule, storage: Storage) -> Iterat
     named = dict(zip(rule.tensors, whole_tensors(local, storage.model, rule), strict=False))  # nothing on most ranks
     for unit in units_of(rule.tensors) if named else ():
         yield from storage.encode({name: named[name] for name in unit}).items()
-
-
-def _configuration(companions: Mapping[str, bytes], storage: Storage) -> bytes:
-    return json.dumps(storage.config(json.loads(companions[CONFIG])), indent=2).encode()
 
 
 def _publish(

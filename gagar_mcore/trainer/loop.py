@@ -1,25 +1,25 @@
 """The trainer's loop: wait for the batch of a step, apply it, publish metrics and weights, save checkpoints."""
 
 import logging
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from gagar_mcore.config.recipe import Recipe
-from gagar_mcore.models.huggingface import read_config
 from gagar_mcore.records.batch import Batch, read_batch
 from gagar_mcore.records.epochs import Fence, min_batch_epoch, read_epochs
 from gagar_mcore.records.layout import RunLayout
-from gagar_mcore.records.store import MANIFEST, RecordError, publish_json, read_manifest
+from gagar_mcore.records.store import MANIFEST, publish_json, read_manifest
 from gagar_mcore.trainer.checkpoint import CheckpointWriter, load_checkpoint
 from gagar_mcore.trainer.lifetime import wait_for_batch
 from gagar_mcore.trainer.policy import apply_batch
 from gagar_mcore.trainer.scoring import load_reference
 from gagar_mcore.trainer.setup import Policy, build_policy
 from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors, on_first_rank
-from gagar_mcore.weights.files import open_tensors, read_companions
+from gagar_mcore.weights.files import read_companions
 from gagar_mcore.weights.publish import publish_weights
+from gagar_mcore.weights.published import PublishedCheckpoint
+from gagar_mcore.weights.storage import Storage
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
     """Apply the batches after the newest complete checkpoint in order, up to `train.steps`. Killed at any moment and started
     again it comes to the same weights: what it had published is made again and compared. Runs on every rank."""
-    newest = newest_weights(layout)
-    companions = read_companions(newest)
-    policy = build_policy(recipe.model.of(read_config(newest)), recipe.trainer)
-    reference = load_reference(policy, open_tensors(layout.weights(0))) if recipe.trainer.loss.kl_coef else None
-    applied = restore(policy, layout)
+    initial = open_initial(layout)
+    policy = build_policy(recipe.model.of(initial.model), recipe.trainer)
+    companions = Storage(policy.model, recipe.trainer.precision).companions(read_companions(layout.weights(0)))
+    reference = load_reference(policy, initial.read) if recipe.trainer.loss.kl_coef else None
+    applied = restore(policy, layout, initial)
     tell(layout, applied, fence)
     checkpoints = CheckpointWriter(layout, fence, recipe.trainer)
     for step in range(applied + 1, recipe.train.steps + 1):
@@ -55,21 +55,19 @@ def tell(layout: RunLayout, applied: int, fence: Fence) -> None:
         publish_json(layout.trainer_state, {"applied": applied}, fence.epoch)
 
 
-def restore(policy: Policy, layout: RunLayout) -> int:
+def open_initial(layout: RunLayout) -> PublishedCheckpoint:
+    """Version 0, which a run keeps. Raises RecordError where it is not published, or damaged."""
+    read_manifest(layout.weights(0), "weights")
+    return PublishedCheckpoint(layout.weights(0))
+
+
+def restore(policy: Policy, layout: RunLayout, initial: PublishedCheckpoint) -> int:
     """Set the weights from the newest checkpoint, or from version 0; returns the last applied step."""
     step = load_checkpoint(policy, layout)
     if step is None:
-        load_tensors(policy.chunks, policy.model, open_tensors(layout.weights(0)))
+        load_tensors(policy.chunks, policy.model, initial.read)
     log.warning("rank %d continues after step %d", dist.get_rank(), step or 0)
     return step or 0
-
-
-def newest_weights(layout: RunLayout) -> Path:
-    """A published version, for what all versions share: configuration and tokenizer. Raises RecordError where there is none."""
-    published = sorted((layout.root / "weights").glob(f"[0-9]*/{MANIFEST}"))
-    if not published:
-        raise RecordError(f"{layout.root / 'weights'}: no weights are published; the controller publishes version 0 first")
-    return published[-1].parent
 
 
 def next_batch(layout: RunLayout, step: int, timeout_s: float) -> Batch:

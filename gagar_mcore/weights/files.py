@@ -1,6 +1,8 @@
 """Checkpoint directories in Hugging Face format."""
 
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from torch import Tensor
 from gagar_mcore.records.store import MANIFEST
 
 INDEX = "model.safetensors.index.json"
-WEIGHTS = ("*.safetensors", "*.index.json", "*.distcp", ".metadata", "metadata.json", "common.pt")
+MEGATRON = ".metadata"
+WEIGHTS = ("*.safetensors", "*.index.json", "*.distcp", MEGATRON, "metadata.json", "*.bin", "*.pt", "*.pth", "*.gguf")
 TensorReader = Callable[[str], Tensor]
 
 
@@ -24,7 +27,7 @@ class TensorFiles:
         self.directory = directory
         self._files = {path.name: _open(path) for path in sorted(directory.glob("*.safetensors"))}
         if not self._files:
-            raise ValueError(f"{directory}: holds no safetensors file")
+            raise ValueError(f"{directory}: holds no safetensors file; {_mend(directory)}")
         self._home = {tensor: name for name, file in self._files.items() for tensor in file.keys()}  # noqa: SIM118  (no mapping)
         self._check_index(directory / INDEX)
 
@@ -59,7 +62,7 @@ class TensorFiles:
 
     def _file(self, name: str) -> Any:
         if name not in self._home:
-            raise ValueError(f"{self.directory}: holds no tensor {name}; its config.json describes another model")
+            raise ValueError(f"{self.directory}: holds no tensor {name}, which the model of config.json has")
         return self._files[self._home[name]]
 
     def _slice(self, name: str) -> Any:
@@ -78,6 +81,12 @@ def _open(path: Path) -> Any:
         return safe_open(path, framework="pt")
     except SafetensorError as error:
         raise ValueError(f"{path}: damaged ({error}); fetch the file again") from error
+
+
+def _mend(directory: Path) -> str:
+    if (directory / MEGATRON).is_file():
+        return "it is a checkpoint of Megatron's, of which gagar convert megatron-to-hf makes one that can be read"
+    return "name a directory with the weights of a checkpoint in Hugging Face format"
 
 
 def open_tensors(directory: Path) -> TensorReader:
@@ -100,6 +109,19 @@ def write_companions(companions: Mapping[str, bytes], directory: Path) -> None:
 def read_companions(directory: Path) -> dict[str, bytes]:
     """Everything of a checkpoint, one of Megatron too, but its weights, by file name: configuration, tokenizer, generation
     defaults."""
+    return {path.name: path.read_bytes() for path in _companions(directory)}
+
+
+def link_checkpoint(source: Path, directory: Path) -> None:
+    """The files of a checkpoint in Hugging Face format, in `directory` too. Where one file system holds both, none is copied."""
+    index = [source / INDEX] if (source / INDEX).is_file() else []
+    for path in (*source.glob("*.safetensors"), *index, *_companions(source)):
+        try:
+            os.link(path.resolve(), directory / path.name)
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(path, directory / path.name)
+
+
+def _companions(directory: Path) -> list[Path]:
     weights = {path.name for pattern in WEIGHTS for path in directory.glob(pattern)}
-    files = sorted(path for path in directory.iterdir() if path.is_file() and path.name not in {MANIFEST, *weights})
-    return {path.name: path.read_bytes() for path in files}
+    return sorted(path for path in directory.iterdir() if path.is_file() and path.name not in {MANIFEST, *weights})

@@ -49,6 +49,12 @@ class PublishedCheckpoint:
     def check(self) -> set[str]:
         """Look at every name, shape and type of the model, reading no weights; returns the stored tensors that are no part of
         it, like those of a vision tower. Raises ValueError, see `open_checkpoint`, also for layers the model does not have."""
+        try:
+            return self._others()
+        except ValueError as error:
+            raise ValueError(f"{error}; correct config.json, or fetch the checkpoint again") from error
+
+    def _others(self) -> set[str]:
         self._used.clear()
         for name in self.shapes:
             self._reader(name)

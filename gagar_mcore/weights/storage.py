@@ -1,5 +1,6 @@
 """How a checkpoint is stored: the precision and the names of its tensors, its configuration, its size."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +18,7 @@ from gagar_mcore.weights.qkv import QkvShards
 
 Format = Literal["bf16", "fp32", "fp8", "mxfp4"]
 Naming = Literal["split", "fused"]
+CONFIG = "config.json"
 QUANTIZED = ("fp8", "mxfp4")
 FEED_FORWARD = tuple(f"{part}_proj.weight" for part in ("gate", "up", "down"))
 NEVER_QUANTIZED = ("self_attn.o_proj.weight", "mlp.gate.weight", "eh_proj.weight", "lm_head.weight")
@@ -70,6 +72,10 @@ class Storage:
         if self.format in QUANTIZED:
             stored["quantization_config"] = self._quantization_config()
         return other | spelled | stored
+
+    def companions(self, before: Mapping[str, bytes]) -> dict[str, bytes]:
+        """The files beside the weights: those of another checkpoint of the model, with `config.json` as this one is stored."""
+        return {**before, CONFIG: json.dumps(self.config(json.loads(before[CONFIG])), indent=2).encode()}
 
     def _quantization_config(self) -> dict[str, Any]:
         plain = [name.removesuffix(".weight") for name in self._shapes if name.endswith(NEVER_QUANTIZED)]

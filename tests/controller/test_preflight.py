@@ -2,19 +2,25 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
+from stored import write_stored
 
 from gagar_mcore.config.load import RecipeError, load_recipe
 from gagar_mcore.config.shipped import shipped_checkpoint
 from gagar_mcore.controller.machine import gpus_needed
-from gagar_mcore.controller.preflight import preflight
+from gagar_mcore.controller.preflight import fitting, preflight
 from gagar_mcore.models.huggingface import to_hf
 from gagar_mcore.models.presets import preset
 from gagar_mcore.tasks.generate import generate_task
 from gagar_mcore.tasks.task import TaskError
 from gagar_mcore.tasks.write import write_task
+from gagar_mcore.weights.files import read_companions
+from gagar_mcore.weights.published import PublishedCheckpoint
+from gagar_mcore.weights.storage import Storage
 
 
 def test_a_checkpoint_without_a_fit_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -24,6 +30,75 @@ def test_a_checkpoint_without_a_fit_tokenizer_is_refused(tmp_path: Path) -> None
     (tmp_path / "model" / "tokenizer.json").write_text("{}")
     with pytest.raises(RecipeError, match=r"tokenizer\.json"):
         preflight(load_recipe("tiny", [f"model.init={tmp_path / 'model'}"]))
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model in FP8, fused, in several files."""
+    shipped = shipped_checkpoint("tiny-mimo-v2")
+    assert shipped is not None
+    source = PublishedCheckpoint(shipped)
+    directory = tmp_path_factory.mktemp("published")
+    return write_stored(Storage(source.model, "fp8", "fused"), source.read, read_companions(shipped), directory, 300_000)
+
+
+def test_a_checkpoint_as_models_are_published_is_accepted(published: Path) -> None:
+    assert preflight(load_recipe("tiny", [f"model.init={published}"])) == preflight(load_recipe("tiny"))
+
+
+def lose_a_file(checkpoint: Path) -> None:
+    max(checkpoint.glob("*.safetensors")).unlink()
+
+
+def lose_the_scales(checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors.index.json").unlink()
+    [path] = [path for path in checkpoint.glob("*.safetensors") if DOWN in load_file(path)]
+    tensors = load_file(path)
+    del tensors[f"{DOWN}_scale_inv"]
+    save_file(tensors, path)
+
+
+def change_the_model(checkpoint: Path) -> None:
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps(config | {"moe_intermediate_size": 96}))
+
+
+def keep_the_tokenizer_only(checkpoint: Path) -> None:
+    for path in checkpoint.glob("*.safetensors"):
+        path.unlink()
+
+
+def become_megatrons(checkpoint: Path) -> None:
+    keep_the_tokenizer_only(checkpoint)
+    (checkpoint / ".metadata").touch()
+
+
+def lose_the_tokenizer(checkpoint: Path) -> None:
+    (checkpoint / "tokenizer.json").unlink()
+
+
+DOWN = "model.layers.1.mlp.experts.3.down_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lose_a_file, r"index\.json: names .* in model-.*, which is not there; fetch the checkpoint again"),
+        (lose_the_scales, rf"holds no tensor {DOWN}_scale_inv, without which .*; correct config.json, or fetch"),
+        (change_the_model, r"model-.*\.safetensors: model\.layers\.1\.mlp\.experts.*: shape .*; correct config.json, or fetch"),
+        (keep_the_tokenizer_only, "holds no safetensors file; name a directory with the weights"),
+        (become_megatrons, "it is a checkpoint of Megatron's, of which gagar convert megatron-to-hf makes one"),
+        (lose_the_tokenizer, r"tokenizer\.json: no such file"),
+    ],
+)
+def test_a_checkpoint_that_is_not_whole_is_refused_with_field_file_and_mend(
+    published: Path, tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    damaged = shutil.copytree(published, tmp_path / "damaged")
+    damage(damaged)
+    with pytest.raises(RecipeError, match=f"^model.init: {damaged}.*{message}") as error:
+        preflight(load_recipe("tiny", [f"model.init={damaged}"]))
+    assert "\n" not in str(error.value)
 
 
 def checkpoint_of(name: str, directory: Path) -> Path:
@@ -52,22 +127,20 @@ def test_a_model_that_the_machine_cannot_hold_is_refused_with_the_figures(tmp_pa
         ("h200", ["trainer.pp=1", "trainer.dp=4"], "trainer: cannot fit"),
     ],
 )
-def test_a_cluster_decides_by_its_own_gpus(tmp_path: Path, gpu: str, layout: list[str], message: str | None) -> None:
-    pro = checkpoint_of("mimo-v2.6-pro", tmp_path / "pro")
+def test_a_cluster_decides_by_its_own_gpus(gpu: str, layout: list[str], message: str | None) -> None:
     sizes = ["tp=8", "pp=8", "cp=4", "ep=32", "precision=bf16", "recompute=full", "tokens_per_microbatch=16384"]
     fields = [
-        f"model.init={pro}",
         f"cluster.gpu={gpu}",
         "rollout.max_context=32768",
         *(f"trainer.{size}" for size in sizes),
         *layout,
     ]
-    recipe = load_recipe("tiny", fields)
+    recipe, pro = load_recipe("tiny", fields), preset("mimo-v2.6-pro")
     if message is None:
-        preflight(recipe)
+        assert fitting(recipe, pro) == pro
     else:
         with pytest.raises(RecipeError, match=message):
-            preflight(recipe)
+            fitting(recipe, pro)
 
 
 def test_harbor_tasks_are_read_before_anything_starts(tmp_path: Path) -> None:

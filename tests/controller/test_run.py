@@ -1,19 +1,25 @@
 """A run directory changes hands: what is refused, what may change, and where the next owner goes on."""
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from stored import write_stored
 
 from gagar_mcore.config.load import RecipeError, load_recipe
 from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.config.shipped import shipped_checkpoint
 from gagar_mcore.controller.run import open_run
 from gagar_mcore.records.layout import RunLayout
-from gagar_mcore.records.store import publish_directory, read_manifest
+from gagar_mcore.records.store import directory_digest, publish_directory, read_manifest
 from gagar_mcore.records.types import Credit, Group, Trajectory
 from gagar_mcore.rollout.batching import fill_batch
 from gagar_mcore.rollout.group import FinishedGroup
 from gagar_mcore.tasks.task import Task
+from gagar_mcore.weights.files import link_checkpoint, read_companions
+from gagar_mcore.weights.published import PublishedCheckpoint
+from gagar_mcore.weights.storage import Storage
 
 TASK = Task("task", Path(), "", Path(), Path(), (), ())
 
@@ -31,6 +37,33 @@ def test_a_fresh_run_begins_with_the_initial_weights(tmp_path: Path) -> None:
     with open_run(recipe(tmp_path / "run"), resume=False) as run:
         assert (run.epoch.number, run.next_step, run.position) == (1, 1, 0)
         assert read_manifest(run.layout.weights(0), "weights", verify=True).meta == {"version": 0}
+
+
+def test_version_0_are_the_files_of_the_checkpoint(tmp_path: Path) -> None:
+    shipped = shipped_checkpoint("tiny-mimo-v2")
+    assert shipped is not None
+    source = PublishedCheckpoint(shipped)
+    checkpoint = write_stored(
+        Storage(source.model, "mxfp4", "fused"), source.read, read_companions(shipped), tmp_path / "mxfp4", max_bytes=100_000
+    )
+    (checkpoint / "pytorch_model.bin").write_bytes(b"the same weights once more")
+    files = {path.name for path in checkpoint.iterdir() if path.suffix != ".bin"}
+    with open_run(recipe(tmp_path / "run", f"model.init={checkpoint}"), resume=False) as run:
+        published = run.layout.weights(0)
+        assert set(read_manifest(published, "weights", verify=True).files) == files
+        assert all((published / name).samefile(checkpoint / name) for name in files)
+    assert len(files) > 5
+
+
+def test_files_of_another_file_system_are_copied(tmp_path: Path) -> None:
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs a second file system")
+    shipped = shipped_checkpoint("tiny-mimo-v2")
+    assert shipped is not None
+    with tempfile.TemporaryDirectory(dir=shared) as elsewhere:
+        link_checkpoint(shipped, Path(elsewhere))
+        assert directory_digest(Path(elsewhere)) == directory_digest(shipped)
 
 
 def test_the_next_owner_goes_on_after_the_last_batch_in_a_new_epoch(

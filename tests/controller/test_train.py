@@ -1,22 +1,54 @@
-"""One small run through every command: sampled, then trained although its trainer and its engine are killed on the way."""
+"""One small run through every command, from a checkpoint as models are published: sampled, then trained although its trainer and
+its engine are killed on the way."""
 
+import json
 import os
 import signal
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+import torch
 from runs import SMALL, finish, gagar, start
+from stored import write_stored
 
+from gagar_mcore.config.shipped import shipped_checkpoint
+from gagar_mcore.models.huggingface import read_config
+from gagar_mcore.models.init import random_tensors
 from gagar_mcore.records.batch import Batch, read_batch
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import read_json, read_manifest
 from gagar_mcore.tracking.metrics import scan_metrics
+from gagar_mcore.weights.files import read_companions
+from gagar_mcore.weights.published import PublishedCheckpoint
+from gagar_mcore.weights.storage import Storage
 
 REPLAY = "trainer.routing=replay"
+MTP_NORM = "model.mtp.layers.0.hnorm.weight"
+
+
+def published_checkpoint(directory: Path) -> Path:
+    """The shipped weights in FP8 with fused projections, in several files, with a layer of multi-token prediction that the
+    configuration does not tell of."""
+    shipped = shipped_checkpoint("tiny-mimo-v2")
+    assert shipped is not None
+    source = PublishedCheckpoint(shipped)
+    model = replace(source.model, mtp_layers=1)
+    fresh = random_tensors(model, seed=1)
+
+    def read(name: str) -> torch.Tensor:
+        return source.read(name) if name in source.shapes else fresh(name)
+
+    storage = Storage(model, "fp8", "fused")
+    write_stored(storage, read, read_companions(shipped), directory, max_bytes=300_000)
+    config = json.loads((directory / "config.json").read_text())
+    del config["num_nextn_predict_layers"]
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
 
 
 def kill_child(process: psutil.Process, module: str, after: Path, pattern: str, deadline_s: float = 120.0) -> None:
@@ -50,10 +82,11 @@ def assert_read_tokens_have_experts(batch: Batch) -> None:
 def test_a_recorded_batch_is_trained_and_dead_children_are_replaced(tmp_path: Path) -> None:
     root = tmp_path / "a run"
     layout = RunLayout(root)
-    finish(gagar("rollout", "tiny", f"output={root}", *SMALL, REPLAY))
+    published = f"model.init={published_checkpoint(tmp_path / 'published')}"
+    finish(gagar("rollout", "tiny", f"output={root}", *SMALL, REPLAY, published))
     recorded = read_manifest(layout.batch(1), "batch", verify=True)
 
-    process = start(root, "--resume", "train.steps=2", REPLAY)
+    process = start(root, "--resume", "train.steps=2", REPLAY, published)
     running = psutil.Process(process.pid)
     kill_child(running, "gagar_mcore.trainer.main", root, "weights/0-000001/manifest.json")
     kill_child(running, "gagar_mcore.engine.worker", root, "steps/000002/trajectories/*.json")
@@ -74,4 +107,8 @@ def test_a_recorded_batch_is_trained_and_dead_children_are_replaced(tmp_path: Pa
         assert_read_tokens_have_experts(batch)
     assert read_json(layout.trainer_state) == {"applied": 2}
     read_manifest(layout.weights(2), "weights", verify=True)
+    first, last = (PublishedCheckpoint(layout.weights(version)) for version in (0, 2))
+    assert last.model == first.model
+    assert read_config(layout.weights(2)).mtp_layers == last.model.mtp_layers == 1  # which were not told of
+    assert torch.equal(last.read(MTP_NORM), first.read(MTP_NORM))
     assert finish(gagar("report", str(root))).strip() == str(layout.report)

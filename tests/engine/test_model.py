@@ -1,14 +1,23 @@
 import json
 import shutil
+from collections import ChainMap
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from stored import write_stored
 
 from gagar_mcore.engine.cache import Chunk
 from gagar_mcore.engine.model import Policy
 from gagar_mcore.engine.protocol import EngineError
+from gagar_mcore.models.huggingface import read_config, to_hf
+from gagar_mcore.models.init import random_tensors
+from gagar_mcore.models.weight_map import tensor_shapes
 from gagar_mcore.records.store import publish_directory
+from gagar_mcore.weights.files import read_companions
+from gagar_mcore.weights.published import PublishedCheckpoint, open_checkpoint
+from gagar_mcore.weights.storage import Storage
 
 EXPERT = "model.layers.1.mlp.experts.3.gate_proj.weight"
 
@@ -72,8 +81,9 @@ def test_a_missing_tensor_is_refused_by_name_and_the_old_weights_stay(policy, ch
 
 
 def test_an_unknown_tensor_is_refused_by_name(policy, checkpoint, tmp_path):
-    directory = changed(checkpoint, tmp_path / "bad", lambda tensors: tensors.update(extra=torch.zeros(1)))
-    with pytest.raises(EngineError, match="extra"):
+    extra = "model.layers.7.mlp.up_proj.weight"
+    directory = changed(checkpoint, tmp_path / "bad", lambda tensors: tensors.update({extra: torch.zeros(1)}))
+    with pytest.raises(EngineError, match=extra):
         policy.load(directory, 1)
 
 
@@ -104,10 +114,40 @@ def test_a_directory_without_a_model_is_refused(checkpoint, tmp_path):
     with pytest.raises(EngineError, match=f"{tmp_path / 'config.json'}: no such file"):
         Policy(tmp_path, 0, 2)
     shutil.copy(checkpoint / "config.json", tmp_path)
-    with pytest.raises(EngineError, match=rf"{tmp_path}: holds no tensors in \*.safetensors"):
+    with pytest.raises(EngineError, match=f"{tmp_path}: holds no safetensors file"):
         Policy(tmp_path, 0, 2)
     (tmp_path / "model.safetensors").write_bytes(b"garbage")
-    with pytest.raises(EngineError, match=f"{tmp_path / 'model.safetensors'}: not a readable safetensors file"):
+    with pytest.raises(EngineError, match=f"{tmp_path / 'model.safetensors'}: damaged"):
+        Policy(tmp_path, 0, 2)
+
+
+@pytest.mark.parametrize(("format", "naming"), [("fp8", "fused"), ("fp8", "split"), ("mxfp4", "fused"), ("bf16", "fused")])
+def test_weights_are_run_however_a_checkpoint_stores_them(policy, checkpoint, tmp_path, format, naming):
+    source, companions = PublishedCheckpoint(checkpoint), read_companions(checkpoint)
+    model = replace(source.model, mtp_layers=1)
+    read = ChainMap({name: source.read(name) for name in source.shapes}, mtp_tensors(model)).__getitem__
+    published = write_stored(Storage(model, format, naming), read, companions, tmp_path / "published", max_bytes=100_000)
+    read = open_checkpoint(published)
+    plain = write_stored(Storage(source.model, "fp32"), read, companions, tmp_path / "plain")
+
+    assert len(list(published.glob("*.safetensors"))) > 5
+    before = logits(policy)
+    after = logits(Policy(published, 0, 2, 32))
+    assert torch.equal(after, logits(Policy(plain, 0, 2, 32)))
+    assert 0 < (after - before).abs().mean() < before.std()
+    policy.load(published, 1)
+    assert torch.equal(logits(policy), after)
+
+
+def mtp_tensors(model):
+    read = random_tensors(model, seed=3)
+    return {name: read(name) for name in tensor_shapes(model) if name.startswith("model.mtp.")}
+
+
+def test_key_value_heads_that_transformers_cannot_express_are_refused(checkpoint, tmp_path):
+    model = replace(read_config(checkpoint), sliding_kv_heads=2)
+    (tmp_path / "config.json").write_text(json.dumps(to_hf(model)))
+    with pytest.raises(EngineError, match=r"config\.json: 2 key-value heads on sliding layers and 2 on global ones"):
         Policy(tmp_path, 0, 2)
 
 

@@ -48,6 +48,7 @@ CHAINS = {
         "tp=1",
     ),
     "mtp: one to eight": ("tp=1 mtp=train", "tp=2 pp=2 ep=2 mtp=train", "pp=2 vpp=2 cp=2 ep=2 dp=2 mtp=train", "tp=1 mtp=train"),
+    "mimo_v2: bf16, one to eight": (f"tp=1 {BF16}", f"tp=2 pp=2 cp=2 ep=2 {BF16}", f"tp=1 {BF16}"),
     "qwen3_moe: one to eight": ("tp=1", "tp=2 etp=2", "ep=4 dp=4", "tp=2 pp=2 vpp=2 dp=2 ep=2", "tp=1"),
 }
 
@@ -152,6 +153,7 @@ def refusals(stage: Stage) -> dict[str, Any]:
     said: dict[str, Any] = {name: damaged(run, damage, kept=True) for name, damage in DAMAGES.items()}
     said["batches gone"] = damaged(run, flip_a_bit, kept=False)
     said["another model"] = outcome(fresh_policy("qwen3_moe", recipe), run)
+    said["weights alone"] = weights_alone(policy, RunLayout(stage.root / "alone"))
     said["frozen before"] = thawed(stage, recipe)
     said["a rank cannot write"] = failing_save(policy, writer, 6, lambda: block_a_rank(run))
     said["too slow"] = slow_save(policy, recipe, RunLayout(stage.root / "slow"))
@@ -219,6 +221,14 @@ def lose_the_manifest(checkpoint: Path) -> None:
 
 
 DAMAGES = {damage.__name__: damage for damage in (flip_a_bit, cut_a_file, lose_a_file, lose_the_manifest)}
+
+
+def weights_alone(policy: Any, run: RunLayout) -> str:
+    """What is said of a directory with the manifest of a converted checkpoint."""
+    if dist.get_rank() == 0:
+        publish_directory(run.checkpoint(SAVED), "checkpoint", 0, lambda directory: {"model_only": True, "precision": "bf16"})
+    dist.barrier()
+    return outcome(policy, run)
 
 
 def thawed(stage: Stage, recipe: Recipe) -> str:

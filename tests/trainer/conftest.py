@@ -21,7 +21,9 @@ from gagar_mcore.records.epochs import open_epoch
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import publish_directory
 from gagar_mcore.sft.data import KIND, SftData, write_sft_data
-from gagar_mcore.weights.files import write_checkpoint
+from gagar_mcore.weights.files import read_companions, write_checkpoint
+from gagar_mcore.weights.published import PublishedCheckpoint
+from gagar_mcore.weights.storage import Storage
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -114,12 +116,16 @@ class OnRanks:
 @pytest.fixture(scope="session")
 def on_ranks(tmp_path_factory) -> OnRanks:
     from sampled_batches import sampled_batch  # with an engine, which the ranks, who import this file, do without
+    from stored import write_stored
 
     root = tmp_path_factory.mktemp("ranks")
     layout = prepare_root(root)
     publish_directory(root / "data", KIND, 0, lambda directory: write_sft_data(sft_data(), directory) or {})
     (root / "sampled").mkdir()
     write_columns(sampled_batch(root / "checkpoint"), root / "sampled")
+    source = PublishedCheckpoint(root / "checkpoint")
+    fused = Storage(source.model, "fp32", "fused")
+    write_stored(fused, source.read, read_companions(root / "checkpoint"), root / "fused", max_bytes=300_000)
     run_ranks(1, root, "1,1,1", "sft", "losses", "memory", "replay")
     run_ranks(2, root, "2,2,1", "sft", "train", "losses", "memory")
     return computed_on_ranks(root, layout)

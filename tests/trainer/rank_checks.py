@@ -1,8 +1,8 @@
 """Runs on ranks: `rank_checks.py ROOT JOB...`. A job is a layout `tp,ep,dp` to compute the same batches in, or `execution`,
 `losses`, `memory`, `replay`, `sft` or `train`.
 
-ROOT holds `checkpoint`, `layouts` (rank 0 writes what each layout computed there), `data` to fine-tune on, `sampled`, the columns
-of a batch from the engine, and `run`."""
+ROOT holds `checkpoint`, `fused`, the same weights for the fine-tuning of two ranks, `layouts` (rank 0 writes what each layout
+computed there), `data` to fine-tune on, `sampled`, the columns of a batch from the engine, and `run`."""
 
 import os
 import sys
@@ -117,8 +117,9 @@ def fine_tune_run(root: Path) -> None:
     trainer = sft_trainer(recipe)
     change_layout(trainer)
     report = metrics_writer(root / f"sft-{ranks}.jsonl")
-    policy = fine_tune(recipe, trainer, read_sft_data(root / "data"), root / "checkpoint", report)
-    export(policy, root / "checkpoint", root / f"sft-{ranks}")
+    start = root / ("fused" if ranks == 2 else "checkpoint")
+    policy = fine_tune(recipe, trainer, read_sft_data(root / "data"), start, report)
+    export(policy, trainer.precision, start, root / f"sft-{ranks}")
 
 
 def execution(root: Path) -> dict[str, Any]:
@@ -187,8 +188,7 @@ def parts_in_memory(root: Path, layout: list[str]) -> list[int]:
     from gagar_mcore.trainer.policy_loss import part_loss
     from gagar_mcore.trainer.update import accumulate_gradients
 
-    stages = int(os.environ["WORLD_SIZE"])
-    recipe = load_recipe(str(root / "run" / "recipe.yaml"), ["trainer.tp=1", "trainer.ep=1", f"trainer.pp={stages}"])
+    recipe = load_recipe(str(root / "run" / "recipe.yaml"), ["trainer.tp=1", "trainer.ep=1", *layout])
     change_layout(recipe.trainer)
     policy = loaded_policy(root / "checkpoint", recipe)
     parts = parts_of(random_batch(0), with_budget(recipe.trainer, 70), policy)
@@ -202,7 +202,7 @@ def parts_in_memory(root: Path, layout: list[str]) -> list[int]:
         return part
 
     accumulate_gradients(policy, Parts(parts.groups, build), partial(part_loss, recipe.trainer.loss, None))
-    return {"alive": alive}
+    return alive
 
 
 def refusals(policy: Any, recipe: Recipe) -> dict[str, Any]:

@@ -119,6 +119,11 @@ def test_a_checkpoint_of_another_model_is_refused_with_what_differs(said):
     assert "0-000002: holds another model: family is mimo_v2 there, qwen3_moe here" in said["another model"]
 
 
+def test_a_converted_checkpoint_is_refused_with_the_way_to_start_from_it(said):
+    assert "0-000002: holds weights alone, as gagar convert writes them" in said["weights alone"]
+    assert "gagar convert megatron-to-hf, then model.init=DIR" in said["weights alone"]
+
+
 def test_a_checkpoint_without_the_state_of_a_trained_parameter_is_refused(said):
     assert "has no optimizer.state." in said["frozen before"]
     assert "router.weight" in said["frozen before"]

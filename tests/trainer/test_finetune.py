@@ -33,7 +33,7 @@ def test_the_loss_is_the_weighted_mean_of_the_negative_log_likelihood(on_ranks):
     assert metrics(on_ranks, 1)[0]["sft/loss"] == pytest.approx(total / weight, abs=1e-5)
 
 
-def test_two_ranks_train_as_one(on_ranks):
+def test_two_ranks_train_as_one_from_fused_projections_in_several_files(on_ranks):
     one, two = (metrics(on_ranks, ranks) for ranks in (1, 2))
     assert [m["step"] for m in two] == list(range(1, SFT_STEPS + 1))
     for ours, expected in zip(two, one, strict=True):

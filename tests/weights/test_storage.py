@@ -7,6 +7,7 @@ import pytest
 import torch
 from handmade import EXPERTS, Maker, published_config
 from safetensors.torch import load_file
+from stored import write_tensors
 from transformers import AutoConfig
 
 from gagar_mcore.models.huggingface import from_hf
@@ -16,17 +17,7 @@ from gagar_mcore.plan.weight_sync import weight_sync
 from gagar_mcore.weights.codecs import TensorSpec
 from gagar_mcore.weights.published import open_checkpoint
 from gagar_mcore.weights.storage import Storage, checkpoint_bytes
-from gagar_mcore.weights.stream import plan_files, shard_name, write_files, write_index
-
-
-def write(storage: Storage, read, directory: Path, max_bytes: int = 1 << 20) -> Path:
-    """All files of a checkpoint, from one process."""
-    plan = plan_files((storage.specs(unit) for unit in storage.units()), max_bytes)
-    files = {shard_name(number, len(plan)): specs for number, specs in enumerate(plan, start=1)}
-    encoded = (storage.encode({name: read(name) for name in unit}).items() for unit in storage.units())
-    write_files({directory / name: specs for name, specs in files.items()}, chain.from_iterable(encoded))
-    write_index(files, directory)
-    return directory
+from gagar_mcore.weights.stream import plan_files, write_files
 
 
 def stored_tensors(directory: Path) -> dict[str, torch.Tensor]:
@@ -45,8 +36,7 @@ def test_a_published_checkpoint_is_written_again_as_it_was(maker, format, naming
     made = maker.make()
     checkpoint = made.save(tmp_path / "published")
     model = replace(from_hf(made.config), mtp_layers=maker.mtp_layers)
-    (tmp_path / "again").mkdir()
-    again = stored_tensors(write(Storage(model, format, naming), open_checkpoint(checkpoint), tmp_path / "again"))
+    again = stored_tensors(write_tensors(Storage(model, format, naming), open_checkpoint(checkpoint), tmp_path / "again"))
 
     assert again.keys() == made.stored.keys()
     for name, expected in made.stored.items():
@@ -63,7 +53,7 @@ def test_what_is_written_is_read_back_within_the_bounds_of_its_format(format, na
     )
     read = random_tensors(model, seed=3)
     storage = Storage(model, format, naming)
-    (write(storage, read, tmp_path) / "config.json").write_text(json.dumps(storage.config({})))
+    (write_tensors(storage, read, tmp_path) / "config.json").write_text(json.dumps(storage.config({})))
 
     again = open_checkpoint(tmp_path)
     for name in chain.from_iterable(storage.units()):
@@ -143,7 +133,7 @@ def test_the_planner_counts_the_same_bytes_without_multi_token_prediction(name):
 def test_the_announced_bytes_are_those_written(tmp_path):
     model = preset("tiny")
     storage = Storage(model, "fp8", "fused")
-    write(storage, random_tensors(model, seed=1), tmp_path, max_bytes=200_000)
+    write_tensors(storage, random_tensors(model, seed=1), tmp_path, max_bytes=200_000)
 
     sizes = [path.stat().st_size for path in sorted(tmp_path.glob("*.safetensors"))]
     assert len(sizes) > 3
@@ -167,6 +157,17 @@ def test_a_file_holds_what_was_announced_or_is_an_error(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             write_files({tmp_path / "x.safetensors": announced}, iter(tensors))
+
+
+def test_a_configuration_goes_with_the_files_beside_it_and_is_the_same_when_written_again():
+    made = Maker(2, 4, fused=True, mxfp4=True).made
+    storage = Storage(from_hf(made.config), "bf16")
+    before = {"config.json": json.dumps(made.config).encode(), "tokenizer.json": b"{}"}
+    after = storage.companions(before)
+
+    assert after["tokenizer.json"] == b"{}"
+    assert json.loads(after["config.json"]) == storage.config(made.config)
+    assert storage.companions(after) == after
 
 
 def test_what_cannot_be_stored_so_is_refused():

@@ -1,0 +1,31 @@
+"""Checkpoints as they are published, written by one process."""
+
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path
+
+from gagar_mcore.weights.files import TensorReader, write_companions
+from gagar_mcore.weights.storage import Storage
+from gagar_mcore.weights.stream import plan_files, shard_name, write_files, write_index
+
+MEGABYTE = 1 << 20
+
+
+def write_tensors(storage: Storage, read: TensorReader, directory: Path, max_bytes: int = MEGABYTE) -> Path:
+    """All weights, in files of `max_bytes`, and their index."""
+    directory.mkdir(exist_ok=True)
+    plan = plan_files((storage.specs(unit) for unit in storage.units()), max_bytes)
+    files = {shard_name(number, len(plan)): specs for number, specs in enumerate(plan, start=1)}
+    encoded = (storage.encode({name: read(name) for name in unit}).items() for unit in storage.units())
+    write_files({directory / name: specs for name, specs in files.items()}, chain.from_iterable(encoded))
+    write_index(files, directory)
+    return directory
+
+
+def write_stored(
+    storage: Storage, read: TensorReader, companions: Mapping[str, bytes], directory: Path, max_bytes: int = MEGABYTE
+) -> Path:
+    """A whole checkpoint, with the other files of another one."""
+    write_tensors(storage, read, directory, max_bytes)
+    write_companions(storage.companions(companions), directory)
+    return directory
