@@ -37,10 +37,10 @@ def _check(job: Conversion) -> list[str]:
         return [f"left out {len(others)} tensors that are no part of the language model, like {others[0]}"] if others else []
     if not (job.companions / "config.json").is_file():
         raise ValueError(f"{job.companions}: holds no config.json; name a directory that does by --companions")
-    read_manifest(job.source, "checkpoint", verify=True)
     model = read_config(job.companions)
     Storage(model, job.format, job.naming)
     check_layout(job.trainer, model)
+    read_manifest(job.source, "checkpoint", verify=True)
     return []
 
 

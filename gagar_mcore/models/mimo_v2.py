@@ -1,9 +1,12 @@
 """MiMo-V2 in Hugging Face's `config.json`, in both spellings: that of transformers (`layer_types`, `rope_parameters`; twice as
 many key-value heads on sliding layers) and that of the published checkpoints (`hybrid_layer_pattern`, `swa_*`)."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from gagar_mcore.models.config import LayerType, ModelConfig
+from gagar_mcore.models.fields import Count, Fields, Number, Share, Size, read_fields
 
 MODEL_TYPES = ("mimo_v2_flash", "mimo_v2")
 
@@ -26,26 +29,81 @@ FIXED_AS_PUBLISHED: dict[str, Any] = {
 }
 
 
+class _Fields(Fields):
+    EXPERTS = "n_routed_experts"
+
+    v_head_dim: Size
+    n_routed_experts: Count
+    sliding_window: Size
+    attention_value_scale: Number | None
+    routed_scaling_factor: Number | None
+    num_nextn_predict_layers: Annotated[int, Field(ge=0, le=100)] = 0
+
+
+class _Rope(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    rope_type: Literal["default"]
+    rope_theta: Number
+    partial_rotary_factor: Share
+
+
+class _Ropes(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    full_attention: _Rope
+    sliding_attention: _Rope
+
+
+class _AsTransformers(_Fields):
+    A_LAYER = ("layer_types", "mlp_layer_types")
+
+    layer_types: list[LayerType]
+    mlp_layer_types: list[Literal["dense", "sparse"]]
+    rope_parameters: _Ropes
+    rms_norm_eps: Number
+
+
+class _AsPublished(_Fields):
+    A_LAYER = ("hybrid_layer_pattern", "moe_layer_freq")
+
+    swa_num_key_value_heads: Size
+    hybrid_layer_pattern: list[Literal[0, 1]]
+    moe_layer_freq: list[Literal[0, 1]]
+    rope_theta: Number
+    swa_rope_theta: Number
+    rope_scaling: dict[str, Any] | None = None
+    partial_rotary_factor: Share
+    layernorm_epsilon: Number
+
+
 def read(data: dict[str, Any]) -> ModelConfig:
-    """Raises KeyError for a missing field and ValueError for one that is not supported."""
-    own = _as_published(data) if "hybrid_layer_pattern" in data else _as_transformers(data)
+    """Raises ValueError for a field that is missing or not supported."""
+    fields: _Fields
+    if "hybrid_layer_pattern" in data:
+        fields = published = read_fields(_AsPublished, data)
+        own = _of_published(published, data)
+    else:
+        fields = spelled = read_fields(_AsTransformers, data)
+        own = _of_transformers(spelled)
+    if fields.num_attention_heads % own["sliding_kv_heads"]:
+        shared = f"{own['sliding_kv_heads']} key-value heads of sliding layers"
+        raise ValueError(f"num_attention_heads: {fields.num_attention_heads} is no multiple of the {shared}")
     return ModelConfig(
-        vocab_size=data["vocab_size"],
-        hidden_size=data["hidden_size"],
-        num_heads=data["num_attention_heads"],
-        kv_heads=data["num_key_value_heads"],
-        head_dim=data["head_dim"],
-        v_head_dim=data["v_head_dim"],
-        ffn_size=data["intermediate_size"],
-        moe_ffn_size=data["moe_intermediate_size"],
-        num_experts=data["n_routed_experts"],
-        top_k=data["num_experts_per_tok"],
-        sliding_window=data["sliding_window"],
-        max_positions=data["max_position_embeddings"],
-        value_scale=_or_one(data["attention_value_scale"]),
-        routed_scaling=_or_one(data["routed_scaling_factor"]),
-        init_std=data.get("initializer_range", 0.02),
-        mtp_layers=data.get("num_nextn_predict_layers", 0),
+        vocab_size=fields.vocab_size,
+        hidden_size=fields.hidden_size,
+        num_heads=fields.num_attention_heads,
+        kv_heads=fields.num_key_value_heads,
+        head_dim=fields.head_dim,
+        v_head_dim=fields.v_head_dim,
+        ffn_size=fields.intermediate_size,
+        moe_ffn_size=fields.moe_intermediate_size,
+        num_experts=fields.n_routed_experts,
+        top_k=fields.num_experts_per_tok,
+        sliding_window=fields.sliding_window,
+        max_positions=fields.max_position_embeddings,
+        value_scale=_or_one(fields.attention_value_scale),
+        routed_scaling=_or_one(fields.routed_scaling_factor),
+        init_std=fields.initializer_range,
+        mtp_layers=fields.num_nextn_predict_layers,
         **own,
     )
 
@@ -77,18 +135,18 @@ def write(config: ModelConfig, published: bool) -> dict[str, Any]:
     }
 
 
-def _as_transformers(data: dict[str, Any]) -> dict[str, Any]:
-    full, sliding = (_rope(data["rope_parameters"][kind]) for kind in ("full_attention", "sliding_attention"))
-    if full["partial_rotary_factor"] != sliding["partial_rotary_factor"]:
+def _of_transformers(fields: _AsTransformers) -> dict[str, Any]:
+    full, sliding = fields.rope_parameters.full_attention, fields.rope_parameters.sliding_attention
+    if full.partial_rotary_factor != sliding.partial_rotary_factor:
         raise ValueError("rope_parameters: partial_rotary_factor differs between layer types, which is not supported")
     return {
-        "sliding_kv_heads": 2 * data["num_key_value_heads"],
-        "layer_types": tuple(data["layer_types"]),
-        "moe_layers": tuple(kind == "sparse" for kind in data["mlp_layer_types"]),
-        "rope_theta": full["rope_theta"],
-        "sliding_rope_theta": sliding["rope_theta"],
-        "partial_rotary_factor": full["partial_rotary_factor"],
-        "norm_eps": data["rms_norm_eps"],
+        "sliding_kv_heads": 2 * fields.num_key_value_heads,
+        "layer_types": tuple(fields.layer_types),
+        "moe_layers": tuple(kind == "sparse" for kind in fields.mlp_layer_types),
+        "rope_theta": full.rope_theta,
+        "sliding_rope_theta": sliding.rope_theta,
+        "partial_rotary_factor": full.partial_rotary_factor,
+        "norm_eps": fields.rms_norm_eps,
     }
 
 
@@ -107,22 +165,22 @@ def _to_transformers(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _as_published(data: dict[str, Any]) -> dict[str, Any]:
+def _of_published(fields: _AsPublished, data: dict[str, Any]) -> dict[str, Any]:
     same = {"swa_head_dim": "head_dim", "swa_v_head_dim": "v_head_dim", "swa_num_attention_heads": "num_attention_heads"}
     for key, value in {**FIXED_AS_PUBLISHED, **{ours: data[theirs] for ours, theirs in same.items()}}.items():
         if data.get(key, value) != value:
             raise ValueError(f"{key} is {data[key]!r}, only {value!r} is supported")
-    if data.get("rope_scaling") not in (None, {}) and data["rope_scaling"].get("rope_type", "default") != "default":
-        raise ValueError(f"rope_scaling: {data['rope_scaling']!r} is not supported")
+    if fields.rope_scaling and fields.rope_scaling.get("rope_type", "default") != "default":
+        raise ValueError(f"rope_scaling: {fields.rope_scaling!r} is not supported")
     kinds: dict[int, LayerType] = {0: "full_attention", 1: "sliding_attention"}
     return {
-        "sliding_kv_heads": data["swa_num_key_value_heads"],
-        "layer_types": tuple(kinds[kind] for kind in data["hybrid_layer_pattern"]),
-        "moe_layers": tuple(bool(moe) for moe in data["moe_layer_freq"]),
-        "rope_theta": float(data["rope_theta"]),
-        "sliding_rope_theta": float(data["swa_rope_theta"]),
-        "partial_rotary_factor": data["partial_rotary_factor"],
-        "norm_eps": data["layernorm_epsilon"],
+        "sliding_kv_heads": fields.swa_num_key_value_heads,
+        "layer_types": tuple(kinds[kind] for kind in fields.hybrid_layer_pattern),
+        "moe_layers": tuple(bool(moe) for moe in fields.moe_layer_freq),
+        "rope_theta": fields.rope_theta,
+        "sliding_rope_theta": fields.swa_rope_theta,
+        "partial_rotary_factor": fields.partial_rotary_factor,
+        "norm_eps": fields.layernorm_epsilon,
     }
 
 
@@ -142,12 +200,6 @@ def _to_published(config: ModelConfig) -> dict[str, Any]:
         "partial_rotary_factor": config.partial_rotary_factor,
         "layernorm_epsilon": config.norm_eps,
     }
-
-
-def _rope(parameters: dict[str, Any]) -> dict[str, Any]:
-    if parameters["rope_type"] != "default":
-        raise ValueError(f"rope_parameters: rope_type {parameters['rope_type']!r} is not supported")
-    return parameters
 
 
 def _or_one(value: float | None) -> float:

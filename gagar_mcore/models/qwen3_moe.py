@@ -1,8 +1,11 @@
 """Qwen3-MoE in Hugging Face's `config.json`: global attention, normalised queries and keys, softmax router."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from gagar_mcore.models.config import ModelConfig
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+from gagar_mcore.models.config import LayerType, ModelConfig
+from gagar_mcore.models.fields import Count, Fields, Number, read_fields
 
 MODEL_TYPES = ("qwen3_moe",)
 FIXED: dict[str, Any] = {
@@ -16,37 +19,59 @@ FIXED: dict[str, Any] = {
 }
 
 
+class _Rope(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    rope_type: Literal["default"] = "default"
+    rope_theta: Number
+
+
+class _Fields(Fields):
+    EXPERTS = "num_experts"
+
+    num_experts: Annotated[Count, Field(validation_alias=AliasChoices("num_experts", "num_local_experts"))]
+    rms_norm_eps: Number
+    rope_parameters: _Rope | None = None
+    rope_theta: Number | None = None
+    mlp_only_layers: list[Annotated[int, Field(ge=0)]] | None = None
+
+
 def read(data: dict[str, Any]) -> ModelConfig:
-    """Raises KeyError for a missing field and ValueError for one that is not supported."""
-    rope = data.get("rope_parameters") or {"rope_type": "default", "rope_theta": data["rope_theta"]}
-    if rope.get("rope_type", "default") != "default" or data.get("rope_scaling"):
-        raise ValueError("rope_parameters: only rope_type 'default' is supported")
-    layers, dense = data["num_hidden_layers"], set(data.get("mlp_only_layers") or ())
+    """Raises ValueError for a field that is missing or not supported."""
+    fields = read_fields(_Fields, data)
+    if data.get("rope_scaling"):
+        raise ValueError(f"rope_scaling: {data['rope_scaling']!r} is not supported")
+    theta = fields.rope_parameters.rope_theta if fields.rope_parameters else fields.rope_theta
+    if theta is None:
+        raise ValueError("field 'rope_theta' is missing")
+    layers, dense = fields.num_hidden_layers, set(fields.mlp_only_layers or ())
+    everywhere: LayerType = "full_attention"
+    if max(dense, default=0) >= layers:
+        raise ValueError(f"mlp_only_layers: names layer {max(dense)}, num_hidden_layers is {layers}; correct one of them")
     return ModelConfig(
         family="qwen3_moe",
-        vocab_size=data["vocab_size"],
-        hidden_size=data["hidden_size"],
-        num_heads=data["num_attention_heads"],
-        kv_heads=data["num_key_value_heads"],
-        sliding_kv_heads=data["num_key_value_heads"],
-        head_dim=data["head_dim"],
-        v_head_dim=data["head_dim"],
-        layer_types=("full_attention",) * layers,
+        vocab_size=fields.vocab_size,
+        hidden_size=fields.hidden_size,
+        num_heads=fields.num_attention_heads,
+        kv_heads=fields.num_key_value_heads,
+        sliding_kv_heads=fields.num_key_value_heads,
+        head_dim=fields.head_dim,
+        v_head_dim=fields.head_dim,
+        layer_types=(everywhere,) * layers,
         moe_layers=tuple(layer not in dense for layer in range(layers)),
-        ffn_size=data["intermediate_size"],
-        moe_ffn_size=data["moe_intermediate_size"],
-        num_experts=data["num_experts"] if "num_experts" in data else data["num_local_experts"],
-        top_k=data["num_experts_per_tok"],
+        ffn_size=fields.intermediate_size,
+        moe_ffn_size=fields.moe_intermediate_size,
+        num_experts=fields.num_experts,
+        top_k=fields.num_experts_per_tok,
         sliding_window=0,
-        max_positions=data["max_position_embeddings"],
-        rope_theta=rope["rope_theta"],
+        max_positions=fields.max_position_embeddings,
+        rope_theta=theta,
         partial_rotary_factor=1.0,
         value_scale=1.0,
         qk_norm=True,
         router_scores="softmax",
         selection_bias=False,
-        norm_eps=data["rms_norm_eps"],
-        init_std=data.get("initializer_range", 0.02),
+        norm_eps=fields.rms_norm_eps,
+        init_std=fields.initializer_range,
     )
 
 
