@@ -120,7 +120,7 @@ def plan(
     overrides: Overrides = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="How many GPUs; else as many as the recipe has ranks.")] = None,
     gpu: Annotated[GpuKind | None, typer.Option(help="Which GPU; else the recipe's cluster.gpu, else h200.")] = None,
-    context: Annotated[int | None, typer.Option(min=1, help="Tokens of every sequence.")] = None,
+    context: Annotated[int | None, typer.Option(min=1, max=10**9, help="Tokens of every sequence.")] = None,
     mean_stage: Annotated[
         bool, typer.Option("--mean-stage", help="The mean pipeline stage, full logits, equal load: as published tables count.")
     ] = False,
@@ -237,13 +237,14 @@ def convert_hf_to_megatron(
     precision: WeightPrecision = Precision.bf16,
 ) -> None:
     """A checkpoint in Hugging Face format, as published in bf16, FP8 or MXFP4, to one that Megatron loads in any layout."""
-    from gagar_mcore.config.conversion import Conversion, Layout
+    from gagar_mcore.config.conversion import Conversion
+    from gagar_mcore.config.load import validate
     from gagar_mcore.launcher.convert import convert
 
-    layout = Layout(tp=tp, pp=pp, ep=ep, etp=etp, ranks=ranks, precision=precision.value)
-    job = Conversion(direction="hf-to-megatron", source=source, target=target, companions=source, layout=layout)
+    layout = {"tp": tp, "pp": pp, "ep": ep, "etp": etp, "ranks": ranks, "precision": precision.value}
+    job = {"direction": "hf-to-megatron", "source": source, "target": target, "companions": source, "layout": layout}
     with one_line_errors():
-        print(convert(job))
+        print(convert(validate(Conversion, job, "convert")))
 
 
 @convert_app.command("megatron-to-hf")
@@ -266,21 +267,22 @@ def convert_megatron_to_hf(
     max_file_gb: Annotated[float, typer.Option(min=0.001, help="Largest file, in GB.")] = 5.0,
 ) -> None:
     """A checkpoint of Megatron, converted or of a run, to Hugging Face format."""
-    from gagar_mcore.config.conversion import Conversion, Layout
+    from gagar_mcore.config.conversion import Conversion
+    from gagar_mcore.config.load import validate
     from gagar_mcore.launcher.convert import convert
 
-    job = Conversion(
-        direction="megatron-to-hf",
-        source=source,
-        target=target,
-        companions=companions or source,
-        layout=Layout(tp=tp, pp=pp, ep=ep, etp=etp, ranks=ranks, precision=precision.value),
-        format=format.value,
-        naming=naming.value,
-        max_file_gb=max_file_gb,
-    )
+    job = {
+        "direction": "megatron-to-hf",
+        "source": source,
+        "target": target,
+        "companions": companions or source,
+        "layout": {"tp": tp, "pp": pp, "ep": ep, "etp": etp, "ranks": ranks, "precision": precision.value},
+        "format": format.value,
+        "naming": naming.value,
+        "max_file_gb": max_file_gb,
+    }
     with one_line_errors():
-        print(convert(job))
+        print(convert(validate(Conversion, job, "convert")))
 
 
 @bench_app.command("fused-step", context_settings=PASSED_ON, add_help_option=False)

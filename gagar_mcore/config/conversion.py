@@ -7,7 +7,7 @@ from pydantic import Field
 
 from gagar_mcore.config.base import Section
 from gagar_mcore.config.learning import TrainerSection
-from gagar_mcore.config.rollout import Positive, Seconds
+from gagar_mcore.config.rollout import MOST, Positive, Seconds
 
 GIGABYTE = 10**9
 
@@ -20,7 +20,7 @@ class Layout(Section):
     pp: Positive = 1
     ep: Positive = 1
     etp: Positive = 1
-    ranks: Positive | None = None
+    ranks: Annotated[int, Field(ge=1, le=1024)] | None = None
     precision: Literal["bf16", "fp32"] = "bf16"
 
     def trainer(self, timeout_s: float) -> TrainerSection:
@@ -51,7 +51,7 @@ class Conversion(Section):
     layout: Layout = Layout()
     format: Literal["bf16", "fp32", "fp8", "mxfp4"] = "bf16"
     naming: Literal["split", "fused"] = "split"
-    max_file_gb: Annotated[float, Field(gt=0, strict=False)] = 5.0
+    max_file_gb: Annotated[float, Field(gt=0, le=MOST)] = 5.0
     timeout_s: Seconds = 6 * 3600.0
 
     @property

@@ -6,19 +6,19 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from gagar_mcore.config.base import Section
-from gagar_mcore.config.rollout import Positive, Seconds
+from gagar_mcore.config.rollout import Count, Positive, Seconds
 from gagar_mcore.credit import Aggregation, BehaviourParams, CreditParams
 from gagar_mcore.devices import Device
 from gagar_mcore.models.config import Family, ModelConfig
 from gagar_mcore.models.presets import PRESETS
 from gagar_mcore.ops.spec import LossName, LossSpec
 
-Rate = Annotated[float, Field(ge=0, strict=False)]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Decay = Annotated[float, Field(ge=0, lt=1)]  # of a moving average
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Factor = Annotated[float, Field(gt=0, le=1)]
 Criterion = Annotated[int, Field(ge=1, le=5)]
-Finite = Annotated[float, Field(strict=False, allow_inf_nan=False)]
 REPORTED = CreditParams()
 REPORTED_BEHAVIOUR = BehaviourParams()
 
@@ -29,8 +29,8 @@ class MethodSection(Section):
     latter on, and `behaviour_bounds` are its low and high."""
 
     name: Literal["gagar", "grpo", "downweight_only"] = REPORTED.method
-    cap: Annotated[Finite, Field(ge=1)] | None = REPORTED.cap
-    min_valid: Annotated[int, Field(ge=2)] = REPORTED.min_valid
+    cap: Annotated[Number, Field(ge=1)] | None = REPORTED.cap
+    min_valid: Annotated[Positive, Field(ge=2)] = REPORTED.min_valid
     weights: tuple[Share, Share, Share, Share, Share] = REPORTED.weights
     t1_min: Criterion = REPORTED.t1_min
     t3_approach: Criterion = REPORTED.t3_approach
@@ -43,21 +43,24 @@ class MethodSection(Section):
     t3: Factor = REPORTED.t3
     length_penalty: bool = REPORTED.length_penalty
     length_pass_rate: Share = REPORTED.length_pass_rate
-    length_percentile: Annotated[Finite, Field(ge=0, le=100)] = REPORTED.length_percentile
+    length_percentile: Annotated[Number, Field(ge=0, le=100)] = REPORTED.length_percentile
     length_weight: Share = REPORTED.length_weight
-    length_gamma: Annotated[Finite, Field(gt=1)] = REPORTED.length_gamma
+    length_gamma: Annotated[Number, Field(gt=1)] = REPORTED.length_gamma
     group_size_correction: bool = REPORTED.group_size_correction
     behaviour_shaping: bool = False
-    kappa: Annotated[Finite, Field(ge=0)] = REPORTED_BEHAVIOUR.kappa
-    behaviour_bounds: tuple[Annotated[Finite, Field(gt=0)], Annotated[Finite, Field(gt=0)]] = (
+    kappa: Annotated[Number, Field(ge=0)] = REPORTED_BEHAVIOUR.kappa
+    behaviour_bounds: tuple[Annotated[Number, Field(gt=0)], Annotated[Number, Field(gt=0)]] = (
         REPORTED_BEHAVIOUR.low,
         REPORTED_BEHAVIOUR.high,
     )
 
     @model_validator(mode="after")
-    def _bounds_in_order(self) -> Self:
+    def _in_order(self) -> Self:
         if self.behaviour_bounds[0] > self.behaviour_bounds[1]:
             raise ValueError("behaviour_bounds: the lower bound comes first")
+        for better, worse in (("t1_top", "t1_other"), ("t2_best", "t2_worst")):
+            if getattr(self, better) < getattr(self, worse):
+                raise ValueError(f"{better}: below {worse}, which pays worse patches more; exchange them or make them equal")
         return self
 
     def params(self) -> CreditParams:
@@ -134,10 +137,10 @@ class OptimizerSection(Section):
     """Adam with decoupled weight decay; `lr` is constant after `warmup_steps`. `state_dtype` is that of its two moments."""
 
     lr: Rate = 3e-4
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    beta1: Rate = 0.9
-    beta2: Rate = 0.95
-    eps: Rate = 1e-8
+    warmup_steps: Count = 0
+    beta1: Decay = 0.9
+    beta2: Decay = 0.95
+    eps: Annotated[Rate, Field(ge=1e-30)] = 1e-8
     weight_decay: Rate = 0.0
     clip_grad: Rate = 1.0
     state_dtype: Literal["fp32", "bf16"] = "fp32"
@@ -199,7 +202,14 @@ class TrainerSection(Section):
             raise ValueError("fp8, gradient_dtype: bf16: need precision: bf16")
         if self.overlong == "truncate" and self.max_tokens_per_sequence is None:
             raise ValueError("overlong: truncate has no effect without a limit; set max_tokens_per_sequence")
+        if self.mtp == "train" and self.mtp_weight == 0:
+            raise ValueError("mtp_weight: 0 trains nothing; set it above 0, or mtp=frozen")
         return self
+
+    def check_mtp(self, model: ModelConfig) -> None:
+        """Raises ValueError where layers are to train that the model has not."""
+        if self.mtp == "train" and model.mtp_layers == 0:
+            raise ValueError("trainer.mtp: train, but the model has no layers of multi-token prediction; set trainer.mtp=frozen")
 
     @property
     def world_size(self) -> int:
@@ -217,7 +227,7 @@ class TrainSection(Section):
 
     steps: Positive = 30
     checkpoint_every: Positive = 5
-    eval_every: Annotated[int, Field(ge=0)] = 0
+    eval_every: Count = 0
     eval_samples: Positive = 4
 
 

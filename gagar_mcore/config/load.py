@@ -44,7 +44,7 @@ def build_recipe(data: dict[str, Any], overrides: Sequence[str], where: str) -> 
     """Validate the fields of a recipe that `where` gave, which changes `data`. Raises RecipeError."""
     for override in overrides:
         _apply(data, override)
-    return _validate(Recipe, data, where)
+    return validate(Recipe, data, where)
 
 
 def load_method(settings: Sequence[str]) -> MethodSection:
@@ -52,7 +52,16 @@ def load_method(settings: Sequence[str]) -> MethodSection:
     data: dict[str, Any] = {}
     for setting in settings:
         _apply(data, setting)
-    return _validate(MethodSection, data, "method")
+    return validate(MethodSection, data, "method")
+
+
+def validate(kind: type[AnySection], data: dict[str, Any], where: str) -> AnySection:
+    """The section that `data` tells. Raises RecipeError, a line for each mistake with its field and `where` it was made."""
+    try:
+        return kind.model_validate(_tuples(data))
+    except ValidationError as error:
+        lines = [f"{where}: {'.'.join(map(str, e['loc'])) or kind.__name__.lower()}: {_explain(e)}" for e in error.errors()]
+        raise RecipeError("\n".join(lines)) from error
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -84,14 +93,6 @@ def _apply(data: dict[str, Any], override: str) -> None:
         if not isinstance(data, dict):
             raise RecipeError(f"override {override!r}: {section} is a value, not a section")
     data[field] = _parse(value, f"override {override!r}")
-
-
-def _validate(kind: type[AnySection], data: dict[str, Any], where: str) -> AnySection:
-    try:
-        return kind.model_validate(_tuples(data))
-    except ValidationError as error:
-        lines = [f"{where}: {'.'.join(map(str, e['loc'])) or kind.__name__.lower()}: {_explain(e)}" for e in error.errors()]
-        raise RecipeError("\n".join(lines)) from error
 
 
 def _tuples(value: Any) -> Any:

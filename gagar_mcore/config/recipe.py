@@ -1,5 +1,10 @@
 """The recipe of one run."""
 
+from collections.abc import Iterator
+from typing import Self
+
+from pydantic import model_validator
+
 from gagar_mcore.config.base import Section
 from gagar_mcore.config.cluster import ClusterSection
 from gagar_mcore.config.learning import (
@@ -13,6 +18,7 @@ from gagar_mcore.config.learning import (
 )
 from gagar_mcore.config.rollout import EngineSection, RolloutSection, SandboxSection, TasksSection, VerifySection
 from gagar_mcore.config.sft import SftSection
+from gagar_mcore.models.presets import PRESETS
 
 
 class Recipe(Section):
@@ -37,3 +43,40 @@ class Recipe(Section):
     sft: SftSection = SftSection()
     tracking: TrackingSection = TrackingSection()
     retention: RetentionSection = RetentionSection()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        if contradictions := "; ".join(_contradictions(self)):
+            raise ValueError(contradictions)
+        return self
+
+
+def _contradictions(recipe: Recipe) -> Iterator[str]:
+    trainer, limit = recipe.trainer, recipe.trainer.max_tokens_per_sequence
+    if recipe.model.preset is not None:
+        yield from _against_preset(recipe, recipe.model.preset)
+    if recipe.grading.grader == "none" and recipe.method.name != "grpo":
+        yield f"grading.grader: none gives method {recipe.method.name} no verdicts; set grading.grader=static or method.name=grpo"
+    if recipe.tasks.source == "generated" and recipe.tasks.path is not None:
+        yield "tasks.path: has no effect where tasks are generated; set tasks.source=harbor or leave it out"
+    if recipe.train.eval_every and not recipe.tasks.heldout_count:
+        yield "train.eval_every: tasks.heldout_count is 0, which leaves nothing to evaluate on; set either"
+    if trainer.overlong == "refuse" and limit is not None and limit < recipe.rollout.max_context:
+        yield (
+            f"trainer.max_tokens_per_sequence: {limit} refuses sequences that rollout.max_context {recipe.rollout.max_context} "
+            "allows; set trainer.overlong=truncate, or lower max_context"
+        )
+    if trainer.fp8 != "none" and trainer.device == "cpu":
+        yield "trainer.fp8: needs a GPU; set trainer.device=cuda or trainer.fp8=none"
+    if trainer.fp8 == "mxfp8" and recipe.cluster.gpu in ("h100", "h200"):
+        yield f"trainer.fp8: an {recipe.cluster.gpu} has no mxfp8; set trainer.fp8=blockwise or cluster.gpu=b200"
+
+
+def _against_preset(recipe: Recipe, name: str) -> Iterator[str]:
+    preset = PRESETS[name]
+    if recipe.model.family not in (None, preset.family):
+        yield f"model.family: {recipe.model.family}, but model.preset {name} is of {preset.family}; correct one of them"
+    try:
+        recipe.trainer.check_mtp(preset)
+    except ValueError as error:
+        yield str(error)

@@ -7,8 +7,11 @@ from pydantic import Field
 from gagar_mcore.config.base import Section
 from gagar_mcore.devices import Device
 
-Positive = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0, strict=False)]
+MOST = 10**9  # that a recipe counts to, so that sums and clocks stay in range
+
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+Seconds = Annotated[float, Field(gt=0, le=MOST)]
 
 
 class TasksSection(Section):
@@ -18,7 +21,7 @@ class TasksSection(Section):
     path: str | None = None
     count: Positive = 256
     seed: int = 1
-    heldout_count: Annotated[int, Field(ge=0)] = 64
+    heldout_count: Count = 64
     heldout_seed: int = 90001
 
 
@@ -53,12 +56,12 @@ class RolloutSection(Section):
     the deadline must be out of reach: it is wall time."""
 
     groups_per_step: Positive = 16
-    group_size: Annotated[int, Field(ge=2)] = 8
-    oversample: Annotated[float, Field(ge=1, strict=False)] = 2.0
+    group_size: Annotated[Positive, Field(ge=2)] = 8
+    oversample: Annotated[float, Field(ge=1, le=MOST)] = 2.0
     max_turns: Positive = 7
     max_new_tokens: Positive = 32
     max_context: Positive = 500
-    temperature: Annotated[float, Field(gt=0, strict=False)] = 1.0
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     tools: Literal["compact", "bash"] = "compact"
     submit_unfinished: bool = False
     session_deadline_s: Seconds = 300.0

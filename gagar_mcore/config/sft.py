@@ -6,7 +6,7 @@ from pydantic import Field
 
 from gagar_mcore.config.base import Section
 from gagar_mcore.config.learning import Rate
-from gagar_mcore.config.rollout import Positive
+from gagar_mcore.config.rollout import Count, Positive
 
 
 class SftSection(Section):
@@ -17,7 +17,7 @@ class SftSection(Section):
     steps: Positive = 700
     sequences_per_step: Positive = 12
     lr: Rate = 3e-3
-    warmup_steps: Annotated[int, Field(ge=0)] = 60
+    warmup_steps: Count = 60
     flat_share: Annotated[float, Field(ge=0, le=1)] = 0.4
     weight_decay: Rate = 0.05
     router_bias_update_rate: Rate = 1e-3

@@ -7,7 +7,9 @@ from gagar_mcore.models.config import ModelConfig
 
 
 def check_layout(trainer: TrainerSection, model: ModelConfig) -> None:
-    """Raises ValueError, one line that names the field, for a layout that Megatron cannot cut the model into."""
+    """Raises ValueError, one line that names the field, for a layout that Megatron cannot cut the model into, and for layers to
+    train that the model has not."""
+    trainer.check_mtp(model)
     for field, size, counted, of in _divisions(trainer, model):
         if counted % size:
             raise ValueError(f"trainer.{field}: {size} does not divide the {counted} {of}; choose a divisor")
@@ -46,7 +48,8 @@ def _divisions(trainer: TrainerSection, model: ModelConfig) -> Iterator[tuple[st
 
 
 def _check_stages(trainer: TrainerSection, num_layers: int) -> None:
-    if trainer.pp > 1 and min(stage_layers(num_layers, trainer.pp, trainer.vpp)) < 1:
+    count = trainer.pp * trainer.vpp
+    if count > num_layers or min(stage_layers(num_layers, trainer.pp, trainer.vpp)) < 1:
         parts = f"{trainer.pp} stages" + (f" of {trainer.vpp} chunks" if trainer.vpp > 1 else "")
         field = "vpp" if trainer.vpp > 1 else "pp"
         raise ValueError(f"trainer.{field}: {parts} leave one without any of the {num_layers} layers; choose fewer")

@@ -39,6 +39,7 @@ def test_overrides_are_typed_and_nested() -> None:
         (MINIMAL, ["rollout.group_size=1"], "rollout.group_size: .*greater than or equal to 2, got 1"),
         (MINIMAL, ["rollout.group_size=abc"], "rollout.group_size: .*valid integer"),
         (MINIMAL, ["rollout.group_size=true"], "rollout.group_size: .*valid integer"),
+        (MINIMAL, ["trainer.tp=1000000001"], "trainer.tp: .*less than or equal to 1000000000"),
         (MINIMAL, ["trainer.tp"], "write it as section.field=value"),
         (MINIMAL, ["name.x=1"], "name is a value, not a section"),
         (MINIMAL, ["method.cap=[1"], "not valid YAML"),
@@ -74,6 +75,78 @@ def test_an_unknown_recipe_names_the_shipped_ones() -> None:
 @pytest.mark.parametrize("text", ["1e-3", "0.001", "1.0e-3", "+1E-3"])
 def test_floats_are_numbers_in_every_notation(text: str) -> None:
     assert load_recipe("tiny", [f"trainer.optimizer.lr={text}"]).trainer.optimizer.lr == 0.001
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        *("trainer.optimizer.lr", "trainer.optimizer.weight_decay", "trainer.optimizer.clip_grad", "trainer.optimizer.beta1"),
+        *("trainer.mtp_weight", "trainer.loss.kl_coef", "trainer.step_timeout_s", "engine.deadline_s", "rollout.temperature"),
+        *(
+            "rollout.oversample",
+            "rollout.session_deadline_s",
+            "grading.deadline_s",
+            "sft.lr",
+            "sft.context_weight",
+            "method.kappa",
+        ),
+    ],
+)
+@pytest.mark.parametrize("value", [".inf", ".nan", "-1", "true", "'1'"])
+def test_a_number_is_finite(field: str, value: str) -> None:
+    with pytest.raises(RecipeError, match=f"^[^\n]*{field}: [^\n]*$"):
+        load_recipe("tiny", [f"{field}={value}"])
+
+
+@pytest.mark.parametrize("setting", ["eps=0", "eps=1e-40", "beta1=1", "beta2=1.5", "beta2=-0.1"])
+def test_adam_would_divide_by_zero(setting: str) -> None:
+    field, _, value = setting.partition("=")
+    with pytest.raises(RecipeError, match=f"trainer.optimizer.{field}: .*, got {value}"):
+        load_recipe("tiny", [f"trainer.optimizer.{setting}"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["trainer.mtp=train", "trainer.mtp_weight=0"], r"trainer: mtp_weight: 0 trains nothing"),
+        (
+            ["trainer.mtp=train", "model.preset=mini"],
+            r"trainer\.mtp: train, but the model has no layers of multi-token prediction",
+        ),
+        (["model.family=qwen3_moe", "model.preset=tiny"], r"model\.family: qwen3_moe, but model\.preset tiny is of mimo_v2"),
+        (["grading.grader=none"], r"grading\.grader: none gives method gagar no verdicts"),
+        (["tasks.path=/tasks"], r"tasks\.path: has no effect"),
+        (["tasks.heldout_count=0"], r"train\.eval_every: tasks\.heldout_count is 0"),
+        (["trainer.max_tokens_per_sequence=499"], r"trainer\.max_tokens_per_sequence: 499 .* rollout\.max_context 500"),
+        (["trainer.precision=bf16", "trainer.fp8=delayed"], r"trainer\.fp8: needs a GPU"),
+        (
+            ["trainer.device=cuda", "trainer.precision=bf16", "trainer.fp8=mxfp8", "cluster.gpu=h200"],
+            r"trainer\.fp8: an h200 has no mxfp8",
+        ),
+        (["method.t2_best=0.3"], r"method: t2_best: below t2_worst"),
+        (["method.t1_top=0.8"], r"method: t1_top: below t1_other"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_fields_that_contradict_one_another(overrides: list[str], message: str) -> None:
+    with pytest.raises(RecipeError, match=message) as caught:
+        load_recipe("tiny", overrides)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["trainer.mtp=train", "model.preset=mimo-v2-flash"],
+        ["grading.grader=none", "method.name=grpo"],
+        ["tasks.heldout_count=0", "train.eval_every=0"],
+        ["trainer.max_tokens_per_sequence=499", "trainer.overlong=truncate"],
+        ["trainer.max_tokens_per_sequence=500"],
+    ],
+    ids=" ".join,
+)
+def test_what_mends_a_contradiction(overrides: list[str]) -> None:
+    load_recipe("tiny", overrides)
 
 
 def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:

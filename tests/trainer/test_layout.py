@@ -37,6 +37,8 @@ def test_layouts_that_fit(layout):
         ({"tp": 1, "ep": 1, "etp": 3, "dp": 3}, r"^trainer\.etp: 3 does not divide the 64 feed-forward rows of an expert"),
         ({"tp": 1, "ep": 1, "vpp": 2}, r"^trainer\.vpp: 2 chunks a stage need a pipeline"),
         ({"tp": 1, "ep": 1, "pp": 5}, r"^trainer\.pp: 5 stages leave one without any of the 4 layers"),
+        ({"tp": 1, "ep": 1, "pp": 10**9}, r"^trainer\.pp: 1000000000 stages leave one without any of the 4 layers"),
+        ({"tp": 1, "ep": 1, "mtp": "train"}, r"^trainer\.mtp: train, but the model has no layers of multi-token prediction"),
         ({"tp": 1, "ep": 1, "pp": 2, "vpp": 4}, r"^trainer\.vpp: 2 stages of 4 chunks leave one without any of the 4 layers"),
     ],
 )
