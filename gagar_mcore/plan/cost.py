@@ -78,13 +78,18 @@ def _flops(model: ModelConfig, context: int, again: bool) -> float:
 
 
 def _pipeline_skew(model: ModelConfig, layout: TrainerSection) -> float:
-    """Work of the busiest stage over the mean, the output layer counted in layers."""
-    output = 2 * model.vocab_size * model.hidden_size
-    loss = output * model.num_layers / (linear_flops(model) - output)
+    """Work of the busiest stage over the mean."""
     parts = stage_layers(model.num_layers, layout.pp, layout.vpp)
     stages = [float(sum(parts[stage :: layout.pp])) for stage in range(layout.pp)]
-    stages[-1] += loss
+    stages[-1] += _output_layers(model)
     return max(stages) * layout.pp / sum(stages)
+
+
+@lru_cache
+def _output_layers(model: ModelConfig) -> float:
+    """How many layers the output layer works as much as."""
+    output = 2 * model.vocab_size * model.hidden_size
+    return output * model.num_layers / (linear_flops(model) - output)
 
 
 def _offload_seconds(model: ModelConfig, layout: TrainerSection) -> float:

@@ -13,7 +13,7 @@ from gagar_mcore.plan.activations import (
     layer_activations,
     passes_in_flight,
 )
-from gagar_mcore.plan.parameters import layer_kinds, mean_parameters, parameters_on_rank
+from gagar_mcore.plan.parameters import layer_kinds, mean_parameters, parameters_on_rank, unlike_stages
 from gagar_mcore.plan.states import training_states
 from gagar_mcore.plan.workload import Workload
 
@@ -58,9 +58,10 @@ def worst_stage(
     model: ModelConfig, layout: TrainerSection, work: Workload, imbalance: float = EXPERT_IMBALANCE
 ) -> tuple[int, Memory]:
     """The pipeline stage that takes most."""
-    stages = [memory_on_rank(model, layout, work, stage, imbalance) for stage in range(layout.pp)]
-    stage = max(range(layout.pp), key=lambda stage: stages[stage].total)
-    return stage, stages[stage]
+    stages = {
+        stage: memory_on_rank(model, layout, work, stage, imbalance) for stage in unlike_stages(model, layout.pp, layout.vpp)
+    }
+    return max(stages.items(), key=lambda item: item[1].total)
 
 
 def mean_stage(model: ModelConfig, layout: TrainerSection, work: Workload) -> Memory:

@@ -46,6 +46,16 @@ def layer_kinds(model: ModelConfig, pp: int, vpp: int, stage: int) -> dict[int, 
     return {layers[0]: len(layers) for layers in found.values()}
 
 
+@cache
+def unlike_stages(model: ModelConfig, pp: int, vpp: int) -> list[int]:
+    """The first of the pipeline stages that hold the same: it has most micro-batches in flight."""
+    found: dict[tuple[object, ...], int] = {}
+    for stage in range(pp):
+        kinds = {(model.is_sliding(layer), model.is_moe(layer), n) for layer, n in layer_kinds(model, pp, vpp, stage).items()}
+        found.setdefault((stage == 0, stage == pp - 1, frozenset(kinds)), stage)
+    return list(found.values())
+
+
 def stage_members(num_layers: int, pp: int, vpp: int, stage: int) -> list[int]:
     """Numbers of the layers of a pipeline stage, those of all its interleaved chunks."""
     sizes = stage_layers(num_layers, pp, vpp)

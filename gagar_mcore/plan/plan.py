@@ -73,6 +73,8 @@ def make_plan(
     gpus = gpus or (layout.world_size if layout else _enough(model, recipe.trainer, work, device))
     if gpus is None:
         raise RecipeError(f"{recipe.name}: fits no layout of up to {MOST_GPUS} {device.name}; lower the context or the tokens")
+    if gpus > MOST_GPUS:
+        raise RecipeError(f"gpus: {gpus} (--gpus, else tp * pp * cp * dp) are more than the {MOST_GPUS} of a plan; take fewer")
     search = search_layouts(model, recipe.trainer, work, device, gpus)
     if layout is None and search.feasible:
         layout = search.feasible[0].layout

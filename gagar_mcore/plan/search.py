@@ -40,7 +40,7 @@ def search_layouts(model: ModelConfig, start: TrainerSection, work: Workload, gp
     as memory needs them."""
     feasible: list[Candidate] = []
     refused: Counter[str] = Counter()
-    for layout in _layouts(start, gpus, model.num_layers):
+    for layout in _layouts(start, gpus, model):
         try:
             check_layout(layout, model)
             feasible.append(cheapest_fit(model, layout, work, gpu))
@@ -54,16 +54,23 @@ def cheapest_fit(model: ModelConfig, layout: TrainerSection, work: Workload, gpu
     """With the recomputation and offloading that cost least. Raises ValueError where none brings the worst stage into memory."""
     if layout.dp > work.sequences:
         raise ValueError(f"trainer.dp: more ranks than the {work.sequences} sequences of a step")
-    candidates: list[Candidate] = []
-    for offload, recompute in product((True, False), ("full", "selective", "none")):
+    found = [_least_recomputation(model, layout, work, gpu, offload) for offload in (False, True)]
+    candidates = [candidate for candidate in found if isinstance(candidate, Candidate)]
+    if not candidates:
+        raise ValueError(found[-1])  # offloading takes least on the GPU
+    return min(candidates, key=lambda candidate: candidate.cost.total)
+
+
+def _least_recomputation(model: ModelConfig, layout: TrainerSection, work: Workload, gpu: Gpu, offload: bool) -> Candidate | str:
+    """With as much recomputation as memory needs; or why all of it is not enough."""
+    reason = None
+    for recompute in ("none", "selective", "full"):
         variant = layout.model_copy(update={"recompute": recompute, "offload_optimizer": offload})
         stage, memory = worst_stage(model, variant, work)
         reason = misfit(memory, gpu)
-        if reason and not candidates:  # the first variant takes least on the GPU
-            raise ValueError(reason)
-        if not reason:
-            candidates.append(Candidate(variant, stage, memory, step_cost(model, variant, work, gpu)))
-    return min(reversed(candidates), key=lambda candidate: candidate.cost.total)
+        if reason is None:
+            return Candidate(variant, stage, memory, step_cost(model, variant, work, gpu))
+    return str(reason)
 
 
 def misfit(memory: Memory, gpu: Gpu) -> str | None:
@@ -75,18 +82,24 @@ def misfit(memory: Memory, gpu: Gpu) -> str | None:
     return None
 
 
-def _layouts(start: TrainerSection, gpus: int, num_layers: int) -> Iterator[TrainerSection]:
-    """Tensor parallelism stays inside a node; experts are whole or split over as many ranks as TP."""
+def _layouts(start: TrainerSection, gpus: int, model: ModelConfig) -> Iterator[TrainerSection]:
+    """Tensor parallelism stays inside a node; experts are whole or split over as many ranks as TP; a sequence is halved until it
+    is short enough."""
     for tp, pp, vpp in product(_divisors(gpus, GPUS_PER_NODE), _divisors(gpus, MOST_STAGES), CHUNKS):
-        if gpus % (tp * pp) or (vpp > 1 and (pp == 1 or pp * vpp > num_layers)):
+        if gpus % (tp * pp) or (vpp > 1 and (pp == 1 or pp * vpp > model.num_layers)):
             continue
         ranks = gpus // pp
-        for cp, ep, etp in product(_divisors(ranks // tp), _divisors(ranks), sorted({1, tp})):
+        for cp, ep, etp in product(_powers_of_two(ranks // tp), _divisors(ranks, model.num_experts), sorted({1, tp})):
             if ranks // ep % etp:
                 continue
             sizes = {"tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "ep": ep, "etp": etp, "dp": ranks // (tp * cp)}
             yield start.model_copy(update=sizes)
 
 
-def _divisors(number: int, most: int | None = None) -> list[int]:
-    return [size for size in range(1, min(number, most or number) + 1) if number % size == 0]
+def _divisors(number: int, most: int) -> list[int]:
+    return [size for size in range(1, min(number, most) + 1) if number % size == 0]
+
+
+def _powers_of_two(number: int) -> list[int]:
+    """Those that divide it."""
+    return [1 << exponent for exponent in range((number & -number).bit_length())]

@@ -65,6 +65,9 @@ def test_tables_name_what_json_does(capsys):
     [
         ("nope", [], None, "nope: no such file, and neither a shipped recipe nor a preset; there are: .*tiny.*mimo-v2.6-pro"),
         ("mimo-v2-flash", LAYOUT, 48, "trainer: tp . pp . cp = 32 does not divide 48 GPUs"),
+        ("mimo-v2-flash", [], 10**9, "gpus: 1000000000 .* are more than the .* of a plan; take fewer"),
+        ("tiny", ["trainer.dp=1000000000"], None, "gpus: 2000000000 .* are more than the .* of a plan"),
+        ("tiny", ["trainer.pp=1000000000"], None, "trainer.pp: 1000000000 stages leave one without any of the 4 layers"),
         ("mimo-v2-flash", ["trainer.tp=8"], None, "trainer.tp: 8 does not divide the 4 key-value heads"),
         ("tiny", ["model.init=/nowhere"], None, "model.init: /nowhere: no directory with a config.json.*set model.preset"),
         ("tiny", ["model.preset=huge"], None, "'huge' is unknown; choose one of tiny"),
