@@ -139,8 +139,9 @@ def rotary_table(positions: Tensor, theta: float, dim: int) -> tuple[Tensor, Ten
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (i, i + dim / 2) of the first `dim` dimensions of `heads` `[T, ..., head_dim]`, and keep the others; cos, sin
-    `[T, 1, dim / 2]`."""
+    """Turn the pairs (i, i + dim / 2) of the first `dim` dimensions of `heads` `[T, ..., head_dim]`, and keep the others.
+
+    cos, sin `[T, 1, dim / 2]`."""
     shape = (len(cos), *[1] * (heads.dim() - 2), cos.shape[-1])
     rotated: Tensor = _Rotation.apply(heads, *(table.to(heads.dtype).view(shape) for table in (cos, sin)))
     return rotated

@@ -9,6 +9,7 @@ from torch.autograd.function import once_differentiable
 from gagar_mcore.models import tile_attention
 from gagar_mcore.models.spans import Index, Spans, Tile
 
+
 def attention(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, spans: Spans) -> Tensor:
     """query `[Nq, H, d]`, key `[Nk, G, d]`, value `[Nk, G, dv]` with H a multiple of G, sinks `[H]`: logits that take probability
     and give no value. Returns `[Nq, H, dv]`. What is kept for the backward pass grows with the tokens, not with their square."""
@@ -47,7 +48,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, spans: Spans) -> tuple[Ten
     lse = query.new_full((len(query) + 1, heads), float("-inf"), dtype=precision)
     for tile in spans.tiles:
         queries, keys, values = _rows(query, tile, tile.queries), _rows(key, tile, tile.keys), _rows(value, tile, tile.keys)
-        part, part_lse = tile_attention.forward(queries, keys, values, tile.bias(lse))
+        part, part_lse = tile_attention.forward(queries, keys, values, tile.mask(lse))
         output[tile.results], lse[tile.results] = part.flatten(0, 1), part_lse.flatten(0, 1)
     return output[:-1], lse[:-1]
 
@@ -66,7 +67,7 @@ def attend_backward(
         gradients, queries, outputs = (_rows(tensor, tile, tile.queries) for tensor in (gradient, query, output))
         keys, values = (_rows(tensor, tile, tile.keys) for tensor in (key, value))
         rows_lse = _rows(lse, tile, tile.results)
-        parts = tile_attention.backward(gradients, queries, keys, values, outputs, rows_lse, tile.bias(lse))
+        parts = tile_attention.backward(gradients, queries, keys, values, outputs, rows_lse, tile.mask(lse))
         grad_query[tile.results] = parts[0].flatten(0, 1)
         _add(grad_key, tile.keys, parts[1].flatten(0, 1))
         _add(grad_value, tile.keys, parts[2].flatten(0, 1))

@@ -9,6 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gagar_mcore.models.tile_attention import CAUSAL, Mask
+
 Rows = npt.NDArray[np.int64]
 Index = Tensor | slice
 
@@ -52,10 +54,12 @@ class Tile:
     causal: bool
     window: int | None
 
-    def bias(self, like: Tensor) -> Tensor | None:
-        """`[r, m]`: minus infinity for the columns that a query does not see, else 0; None where all see all."""
+    def mask(self, like: Tensor) -> Mask:
+        """As `tile_attention` takes it, of the type of `like`."""
         if not self.causal:
             return None
+        if self.own == 0 and (self.window is None or self.window >= self.shape[1]):
+            return CAUSAL
         row, column = (torch.arange(count, dtype=torch.int32, device=like.device) for count in self.shape)
         last = self.own + row[:, None]
         hidden = column > last

@@ -109,4 +109,6 @@ class StreamedAdamW:
     def _blocks(self, parameter: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Weights, gradients and state, `block` values at a time."""
         tensors = (parameter, parameter.decoupled_grad, *self.state[parameter].values())  # type: ignore[attr-defined]
+        if len(parameter) <= self.block:
+            return iter([tensors])
         return zip(*(tensor.split(self.block) for tensor in tensors), strict=True)
