@@ -1,8 +1,11 @@
-"""Checkpoints as they are published, written by one process."""
+"""Checkpoints in Hugging Face format, written and read by one process."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from gagar_mcore.weights.files import TensorReader, write_companions
 from gagar_mcore.weights.storage import Storage
@@ -29,3 +32,14 @@ def write_stored(
     write_tensors(storage, read, directory, max_bytes)
     write_companions(storage.companions(companions), directory)
     return directory
+
+
+def write_plain(tensors: Iterable[tuple[str, Tensor]], companions: Mapping[str, bytes], directory: Path) -> None:
+    """One file of the tensors as they are, and the files beside it."""
+    save_file(dict(tensors), directory / "model.safetensors", metadata={"format": "pt"})
+    write_companions(companions, directory)
+
+
+def read_stored(directory: Path) -> dict[str, Tensor]:
+    """Every tensor as it is stored."""
+    return {name: tensor for path in directory.glob("*.safetensors") for name, tensor in load_file(path).items()}

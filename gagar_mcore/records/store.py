@@ -100,9 +100,9 @@ def _scan(directory: Path, known: Mapping[str, FileSum] | None = None) -> dict[s
     return {name: (known or {}).get(name) or file_sum(p) for name, p in names.items()}
 
 
-def directory_digest(directory: Path) -> str:
-    """The digest that a manifest of these files would have."""
-    return Manifest("", 0, {}, _scan(directory)).digest
+def directory_digest(directory: Path, known: Mapping[str, FileSum] | None = None) -> str:
+    """The digest that a manifest of these files would have. `known`: sums of files that others have made already."""
+    return Manifest("", 0, {}, _scan(directory, known)).digest
 
 
 def publish_directory(

@@ -18,14 +18,14 @@ from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.huggingface import read_config
 from gagar_mcore.models.init import random_tensors
-from gagar_mcore.records.store import publish_directory
 from gagar_mcore.sft.data import SftData
 from gagar_mcore.sft.schedule import learning_rate
 from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens
 from gagar_mcore.trainer.parts import Parts, StepPlan, plan_step
+from gagar_mcore.trainer.publish import FILE_BYTES, publish_new, write_shards
 from gagar_mcore.trainer.sequences import StepSequences
 from gagar_mcore.trainer.setup import Policy, build_policy
-from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors, on_first_rank
+from gagar_mcore.trainer.shards import load_tensors, local_tensors
 from gagar_mcore.trainer.update import (
     Scores,
     accumulate_gradients,
@@ -34,7 +34,7 @@ from gagar_mcore.trainer.update import (
     over_last_stages,
     step_optimizer,
 )
-from gagar_mcore.weights.files import TensorReader, read_companions, write_checkpoint
+from gagar_mcore.weights.files import TensorReader, read_companions
 from gagar_mcore.weights.published import PublishedCheckpoint
 from gagar_mcore.weights.storage import Storage
 
@@ -109,17 +109,9 @@ def part_loss(part: SftPart, scores: Scores) -> tuple[Tensor, Tensor]:
 
 def export(policy: Policy, precision: Literal["fp32", "bf16"], init: Path, out: Path) -> None:
     """Publish the weights with configuration and tokenizer of `init`. A collective."""
-    tensors = on_first_rank(gather_tensors(local_tensors(policy.chunks), policy.model))
-    if dist.get_rank() != 0:
-        return
-    companions = Storage(policy.model, precision).companions(read_companions(init))
-
-    def fill(directory: Path) -> dict[str, Any]:
-        write_checkpoint(tensors, companions, directory)
-        return {"version": 0}
-
-    out.parent.mkdir(parents=True, exist_ok=True)
-    publish_directory(out, "weights", 0, fill)
+    storage = Storage(policy.model, precision)
+    write = partial(write_shards, local_tensors(policy.chunks), storage, FILE_BYTES)
+    publish_new(out, "weights", write, storage.companions(read_companions(init)), {"version": 0})
 
 
 def metrics_writer(path: Path | None) -> Callable[[dict[str, float]], None]:

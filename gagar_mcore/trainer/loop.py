@@ -1,6 +1,7 @@
 """The trainer's loop: wait for the batch of a step, apply it, publish metrics and weights, save checkpoints."""
 
 import logging
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -13,9 +14,10 @@ from gagar_mcore.records.store import MANIFEST, publish_json, read_manifest
 from gagar_mcore.trainer.checkpoint import CheckpointWriter, load_checkpoint
 from gagar_mcore.trainer.lifetime import wait_for_batch
 from gagar_mcore.trainer.policy import apply_batch
+from gagar_mcore.trainer.publish import FILE_BYTES, publish_together, write_shards
 from gagar_mcore.trainer.scoring import load_reference
 from gagar_mcore.trainer.setup import Policy, build_policy
-from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors, on_first_rank
+from gagar_mcore.trainer.shards import load_tensors, local_tensors
 from gagar_mcore.weights.files import read_companions
 from gagar_mcore.weights.publish import publish_weights
 from gagar_mcore.weights.published import PublishedCheckpoint
@@ -29,20 +31,21 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
     again it comes to the same weights: what it had published is made again and compared. Runs on every rank."""
     initial = open_initial(layout)
     policy = build_policy(recipe.model.of(initial.model), recipe.trainer)
-    companions = Storage(policy.model, recipe.trainer.precision).companions(read_companions(layout.weights(0)))
+    storage = Storage(policy.model, recipe.trainer.precision)
+    companions = storage.companions(read_companions(layout.weights(0)))
     reference = load_reference(policy, initial.read) if recipe.trainer.loss.kl_coef else None
     applied = restore(policy, layout, initial)
     tell(layout, applied, fence)
     checkpoints = CheckpointWriter(layout, fence, recipe.trainer)
     for step in range(applied + 1, recipe.train.steps + 1):
         metrics = apply_batch(policy, next_batch(layout, step, recipe.trainer.batch_timeout_s), recipe, step, reference)
-        tensors = on_first_rank(gather_tensors(local_tensors(policy.chunks), policy.model))
-        torch.cuda.empty_cache()  # an engine on the same GPU takes its turn; what was scratch of the step is its now
         if dist.get_rank() == 0:
             fence()
             publish_json(layout.step_metrics(step, "train"), metrics, fence.epoch)
-            publish_weights(layout, step, tensors, companions, fence)
-            tell(layout, step, fence)
+        write = partial(write_shards, local_tensors(policy.chunks), storage, FILE_BYTES)
+        publish_together(write, companions, partial(publish_weights, layout, step, fence=fence))
+        torch.cuda.empty_cache()  # an engine on the same GPU takes its turn; what was scratch of the step is its now
+        tell(layout, step, fence)
         if step == recipe.train.steps or step % recipe.train.checkpoint_every == 0:
             checkpoints.save(policy, step)
         checkpoints.raise_failure()

@@ -1,6 +1,5 @@
 """Weights between a checkpoint's tensors and the shards of the model on each rank."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -77,15 +76,6 @@ def whole_tensors(local: Mapping[str, Tensor], model: ModelConfig, rule: Rule) -
     shards = [torch.empty_like(shard) for _ in range(group.size())] if group.rank() == 0 else None
     dist.gather(shard, shards, dist.get_global_rank(group, 0), group=group)
     return rule.form.merge(shards) if shards else []
-
-
-def on_first_rank(tensors: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    """All that `gather_tensors` gives, in the host's memory of rank 0; nothing elsewhere, where one tensor at a time is held.
-    A collective."""
-    if dist.get_rank() == 0:
-        return [(name, tensor.cpu()) for name, tensor in tensors]
-    deque(tensors, maxlen=0)
-    return []
 
 
 def local_tensors(chunks: Iterable[torch.nn.Module]) -> dict[str, Tensor]:

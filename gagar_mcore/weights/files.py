@@ -3,12 +3,11 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from gagar_mcore.records.store import MANIFEST
@@ -87,18 +86,6 @@ def _mend(directory: Path) -> str:
     if (directory / MEGATRON).is_file():
         return "it is a checkpoint of Megatron's, of which gagar convert megatron-to-hf makes one that can be read"
     return "name a directory with the weights of a checkpoint in Hugging Face format"
-
-
-def open_tensors(directory: Path) -> TensorReader:
-    """A function that reads one tensor by name, as it is stored, from the safetensors files of `directory`.
-    Raises ValueError where there are none, or where a name is asked for that none of them holds."""
-    return TensorFiles(directory).read
-
-
-def write_checkpoint(tensors: Iterable[tuple[str, Tensor]], companions: Mapping[str, bytes], directory: Path) -> None:
-    """One `model.safetensors` and the companions beside it; equal content gives equal bytes."""
-    save_file({name: tensor.contiguous() for name, tensor in tensors}, directory / "model.safetensors", metadata={"format": "pt"})
-    write_companions(companions, directory)
 
 
 def write_companions(companions: Mapping[str, bytes], directory: Path) -> None:

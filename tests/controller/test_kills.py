@@ -8,14 +8,14 @@ import pytest
 from runs import finish, kill_when, start, wait_for_end
 
 from gagar_mcore.records.layout import RunLayout
-from gagar_mcore.records.store import file_sha256, read_json
+from gagar_mcore.records.store import read_json, read_manifest
 from gagar_mcore.tracking.metrics import scan_metrics
 
 STEPS = 3
 
 
 def final_weights(root: Path) -> str:
-    return file_sha256(RunLayout(root).weights(STEPS) / "model.safetensors")
+    return read_manifest(RunLayout(root).weights(STEPS), "weights", verify=True).digest
 
 
 def glob(root: Path, pattern: str) -> Callable[[], bool]:

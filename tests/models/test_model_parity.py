@@ -10,11 +10,11 @@ import pytest
 import torch
 from model_cases import CASES, Case
 from plain_model import hidden_states, mtp_hidden_states
+from stored import write_plain
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from gagar_mcore.models.huggingface import to_hf
-from gagar_mcore.weights.files import write_checkpoint
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "--max-restarts=0")
 
@@ -65,7 +65,7 @@ def test_outputs_and_gradients_equal_those_of_plain_pytorch(computed, name):
 @pytest.mark.parametrize("name", ["flash", "qwen3"])
 def test_outputs_and_gradients_equal_those_of_transformers(computed, name, tmp_path):
     case = CASES[name]
-    write_checkpoint(case.tensors().items(), {"config.json": json.dumps(to_hf(case.model)).encode()}, tmp_path)
+    write_plain(case.tensors().items(), {"config.json": json.dumps(to_hf(case.model)).encode()}, tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     logits = torch.cat([model(tokens[None]).logits[0] for tokens in case.sequences])
     (case.probe("logits", logits) * logits).sum().backward()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from stored import write_plain, write_stored
 
 from gagar_mcore.models.huggingface import to_hf
 from gagar_mcore.models.init import random_tensors
@@ -21,12 +22,12 @@ from gagar_mcore.records.epochs import open_epoch
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import publish_directory
 from gagar_mcore.sft.data import KIND, SftData, write_sft_data
-from gagar_mcore.weights.files import read_companions, write_checkpoint
+from gagar_mcore.weights.files import read_companions
 from gagar_mcore.weights.published import PublishedCheckpoint
 from gagar_mcore.weights.storage import Storage
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0")
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
 STEPS = 4
 RECIPE = f"""
 name: restart
@@ -48,7 +49,7 @@ def write_tiny_checkpoint(directory: Path) -> None:
         if name.endswith("attention_sink_bias"):
             tensor += 1.0
     companions = {"config.json": json.dumps(to_hf(tiny)).encode(), "tokenizer.json": b"{}"}
-    write_checkpoint(tensors.items(), companions, directory)
+    write_plain(tensors.items(), companions, directory)
 
 
 def random_batch(seed: int, sequences: int = 10) -> Batch:
@@ -116,7 +117,6 @@ class OnRanks:
 @pytest.fixture(scope="session")
 def on_ranks(tmp_path_factory) -> OnRanks:
     from sampled_batches import sampled_batch  # with an engine, which the ranks, who import this file, do without
-    from stored import write_stored
 
     root = tmp_path_factory.mktemp("ranks")
     layout = prepare_root(root)

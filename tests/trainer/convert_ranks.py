@@ -1,5 +1,5 @@
 """`convert_ranks.py ROOT`: each rank does the conversions of `ROOT/jobs.jsonl` one after another, counts the bytes of the tensors
-that it has in its hands, and computes the logits of `ROOT/flash`."""
+that it has in its hands, and computes the logits of `ROOT/flash` for the tokens `ROOT/tokens.pt`, where there are any."""
 
 import json
 import sys
@@ -48,22 +48,23 @@ def main() -> None:
     root = Path(sys.argv[1])
     jobs = [Conversion.model_validate_json(line) for line in (root / "jobs.jsonl").read_text().splitlines()]
     start_rank(jobs[0].trainer)
-    from gagar_mcore.trainer import convert
+    from gagar_mcore.trainer import convert, publish
     from gagar_mcore.weights.published import PublishedCheckpoint
     from gagar_mcore.weights.storage import Storage
 
-    read, whole, encode = PublishedCheckpoint.read, convert.whole_tensors, Storage.encode
+    read, whole, encode = PublishedCheckpoint.read, publish.whole_tensors, Storage.encode
     meters = []
     for job in jobs:
         change_layout(job.trainer)
         meters.append(meter := Meter())
         PublishedCheckpoint.read = meter.watch(read)
-        convert.whole_tensors, Storage.encode = meter.watch(whole), meter.watch(encode)
+        publish.whole_tensors, Storage.encode = meter.watch(whole), meter.watch(encode)
         (convert.to_megatron if job.direction == "hf-to-megatron" else convert.to_huggingface)(job)
         dist.barrier()
     counts = [{"peak": meter.peak, "total": meter.total} for meter in meters]
     (root / f"bytes-{dist.get_rank()}.json").write_text(json.dumps(counts))
-    save_logits(root, root / "flash", TrainerSection(tp=2, ep=2))
+    if (root / "tokens.pt").exists():
+        save_logits(root, root / "flash", TrainerSection(tp=2, ep=2))
 
 
 def change_layout(trainer: TrainerSection) -> None:

@@ -151,10 +151,10 @@ def steps_from(checkpoint: Path, recipe: Recipe, budget: int) -> dict[str, Any]:
 def policy_and_reference(checkpoint: Path, recipe: Recipe) -> tuple[Any, Any]:
     """The same weights; None where the loss needs no reference."""
     from gagar_mcore.trainer.scoring import load_reference
-    from gagar_mcore.weights.files import open_tensors
+    from gagar_mcore.weights.published import open_checkpoint
 
     policy = loaded_policy(checkpoint, recipe)
-    return policy, load_reference(policy, open_tensors(checkpoint)) if recipe.trainer.loss.kl_coef else None
+    return policy, load_reference(policy, open_checkpoint(checkpoint)) if recipe.trainer.loss.kl_coef else None
 
 
 def replayed(root: Path) -> dict[tuple[str, ...], dict[str, float]]:
@@ -249,10 +249,10 @@ def three_steps(policy: Any, recipe: Recipe, budget: int, reference: Any = None)
 def loaded_policy(checkpoint: Path, recipe: Recipe) -> Any:
     from gagar_mcore.trainer.setup import build_policy
     from gagar_mcore.trainer.shards import load_tensors
-    from gagar_mcore.weights.files import open_tensors
+    from gagar_mcore.weights.published import open_checkpoint
 
     policy = build_policy(read_config(checkpoint), recipe.trainer)
-    load_tensors(policy.chunks, policy.model, open_tensors(checkpoint))
+    load_tensors(policy.chunks, policy.model, open_checkpoint(checkpoint))
     return policy
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import ENVIRONMENT, STEPS, TORCHRUN
 from safetensors.torch import load_file, save_file
+from stored import read_stored
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
@@ -96,10 +97,6 @@ def write_bf16(directory: Path, model: ModelConfig) -> None:
     (directory / "tokenizer.json").write_text('{"words": 1}')
 
 
-def stored(directory: Path) -> dict[str, Tensor]:
-    return {name: tensor for path in directory.glob("*.safetensors") for name, tensor in load_file(path).items()}
-
-
 def assert_same_bits(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
@@ -109,11 +106,11 @@ def assert_same_bits(found: dict[str, Tensor], expected: dict[str, Tensor]) -> N
 
 @pytest.mark.parametrize("name", MODELS)
 def test_bf16_comes_back_to_the_bit_through_another_layout(root, name):
-    assert_same_bits(stored(root / f"{name}-back"), stored(root / name))
+    assert_same_bits(read_stored(root / f"{name}-back"), read_stored(root / name))
 
 
 def test_fused_fp8_comes_back_to_the_bit(root, flash):
-    assert_same_bits(stored(root / "flash-back"), flash.stored)
+    assert_same_bits(read_stored(root / "flash-back"), flash.stored)
 
 
 @pytest.mark.parametrize("name", [*MODELS, "flash"])
@@ -132,8 +129,8 @@ def test_the_index_names_every_tensor_and_no_file_is_larger_than_asked_for(root)
     files = {path.name for path in back.glob("*.safetensors")}
 
     assert set(index["weight_map"].values()) == files and len(files) > 5
-    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in stored(back).values())
-    assert index["weight_map"].keys() == stored(root / "mimo").keys()
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in read_stored(back).values())
+    assert index["weight_map"].keys() == read_stored(root / "mimo").keys()
     alone = [path for path in files if len(load_file(back / path)) == 1]
     assert all((back / path).stat().st_size < 200_000 + 20_000 for path in files if path not in alone)
 
@@ -169,7 +166,7 @@ def test_the_command_converts_a_checkpoint_of_a_run_to_the_weights_that_it_publi
     assert result.exit_code == 0, result.output
     assert result.output == f"checkpoint in {tmp_path / 'hf'}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
-    assert_same_bits(stored(tmp_path / "hf"), stored(published))
+    assert_same_bits(read_stored(tmp_path / "hf"), read_stored(published))
 
 
 def refusal(*arguments: object) -> str:

@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 from conftest import SFT_STEPS, sft_data
-from safetensors.torch import load_file
+from stored import read_stored
 from transformers import AutoModelForCausalLM
 
 from gagar_mcore.records.store import read_manifest
+from gagar_mcore.weights.published import PublishedCheckpoint
 
 pytestmark = pytest.mark.timeout(600)  # the first test starts the ranks
 
@@ -40,13 +41,16 @@ def test_two_ranks_train_as_one_from_fused_projections_in_several_files(on_ranks
         assert ours["sft/loss"] == pytest.approx(expected["sft/loss"], abs=1e-5)
         assert ours["sft/grad_norm"] == pytest.approx(expected["sft/grad_norm"], abs=1e-5)
 
-    one, two = (load_file(on_ranks.root / f"sft-{ranks}" / "model.safetensors") for ranks in (1, 2))
+    one, two = (read_stored(on_ranks.root / f"sft-{ranks}") for ranks in (1, 2))
     assert max((one[name] - two[name]).abs().max() for name in one) < 1e-5
 
 
 def test_router_and_selection_bias_learn_and_the_checkpoint_is_published(on_ranks):
     directory = on_ranks.root / "sft-2"
-    before, after = (load_file(path / "model.safetensors") for path in (on_ranks.checkpoint, directory))
+    before, after = (read_stored(path) for path in (on_ranks.checkpoint, directory))
 
     assert all(not before[name].equal(after[name]) for name in before)
-    assert set(read_manifest(directory, "weights", verify=True).files) == {"config.json", "model.safetensors", "tokenizer.json"}
+    of_ranks = {f"model-0000{rank}-of-00002.safetensors" for rank in (1, 2)}
+    files = {"config.json", "tokenizer.json", "model.safetensors.index.json", *of_ranks}
+    assert set(read_manifest(directory, "weights", verify=True).files) == files
+    assert PublishedCheckpoint(directory).check() == set()

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from conftest import ENVIRONMENT, STEPS, TORCHRUN, make_run, publish_batches, random_batch
-from safetensors.torch import load_file
+from stored import read_stored, write_plain
 
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.lineage import current_lineage
 from gagar_mcore.records.store import MANIFEST, publish_directory, read_json, read_manifest
-from gagar_mcore.weights.files import read_companions, write_checkpoint
+from gagar_mcore.weights.files import read_companions
 
 
 def start(layout: RunLayout) -> subprocess.Popen[bytes]:
@@ -80,7 +80,7 @@ def test_every_step_publishes_weights_and_metrics(undisturbed):
 
 
 def test_the_frozen_router_stays_as_it_was_loaded(undisturbed):
-    before, after = (load_file(undisturbed.weights(version) / "model.safetensors") for version in (0, STEPS))
+    before, after = (read_stored(undisturbed.weights(version)) for version in (0, STEPS))
 
     assert {name for name in before if before[name].equal(after[name])} == {name for name in before if ".mlp.gate." in name}
 
@@ -111,10 +111,10 @@ def test_kills_change_no_byte_and_a_difference_opens_a_lineage(undisturbed, tmp_
 
 def alter_weights(layout: RunLayout, version: int) -> None:
     path = layout.weights(version)
-    tensors, companions = load_file(path / "model.safetensors"), read_companions(path)
+    tensors, companions = read_stored(path), read_companions(path)
     tensors["model.norm.weight"] += 1e-6
     shutil.rmtree(path)
-    publish_directory(path, "weights", 1, lambda directory: write_checkpoint(tensors.items(), companions, directory) or {})
+    publish_directory(path, "weights", 1, lambda directory: write_plain(tensors.items(), companions, directory) or {})
 
 
 def add_damaged_checkpoint(layout: RunLayout, step: int) -> None:

@@ -1,13 +1,11 @@
 import json
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 import pytest
 import torch
 from handmade import EXPERTS, Maker, published_config
-from safetensors.torch import load_file
-from stored import write_tensors
+from stored import read_stored, write_tensors
 from transformers import AutoConfig
 
 from gagar_mcore.models.huggingface import from_hf
@@ -18,11 +16,6 @@ from gagar_mcore.weights.codecs import TensorSpec
 from gagar_mcore.weights.published import open_checkpoint
 from gagar_mcore.weights.storage import Storage, checkpoint_bytes
 from gagar_mcore.weights.stream import plan_files, write_files
-
-
-def stored_tensors(directory: Path) -> dict[str, torch.Tensor]:
-    return {name: tensor for path in directory.glob("*.safetensors") for name, tensor in load_file(path).items()}
-
 
 CASES = [
     pytest.param(Maker(2, 4, fused=True, mxfp4=True, mtp_layers=1), "mxfp4", "fused", id="flash"),
@@ -36,7 +29,7 @@ def test_a_published_checkpoint_is_written_again_as_it_was(maker, format, naming
     made = maker.make()
     checkpoint = made.save(tmp_path / "published")
     model = replace(from_hf(made.config), mtp_layers=maker.mtp_layers)
-    again = stored_tensors(write_tensors(Storage(model, format, naming), open_checkpoint(checkpoint), tmp_path / "again"))
+    again = read_stored(write_tensors(Storage(model, format, naming), open_checkpoint(checkpoint), tmp_path / "again"))
 
     assert again.keys() == made.stored.keys()
     for name, expected in made.stored.items():
@@ -137,7 +130,7 @@ def test_the_announced_bytes_are_those_written(tmp_path):
 
     sizes = [path.stat().st_size for path in sorted(tmp_path.glob("*.safetensors"))]
     assert len(sizes) > 3
-    assert sum(tensor.nbytes for tensor in stored_tensors(tmp_path).values()) == checkpoint_bytes(model, "fp8")
+    assert sum(tensor.nbytes for tensor in read_stored(tmp_path).values()) == checkpoint_bytes(model, "fp8")
     assert max(sizes) < 200_000 + 20_000  # and the header
 
 
