@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -117,15 +117,3 @@ def units_of(tensors: Sequence[str]) -> list[tuple[str, ...]]:
     """The units among the tensors of one weight rule."""
     projections = tensors[0].endswith("self_attn.q_proj.weight")
     return [tuple(tensors)] if projections else [(name,) for name in tensors]
-
-
-def checkpoint_bytes(model: ModelConfig, format: Format) -> int:
-    """Bytes of all tensors of a published checkpoint, multi-token prediction included: what one synchronisation of weights moves
-    to each engine."""
-    one, two = (_checkpoint_bytes(replace(model, num_experts=experts), format) for experts in (1, 2))
-    return one + (model.num_experts - 1) * (two - one)  # every expert takes as much, and there are tens of thousands
-
-
-def _checkpoint_bytes(model: ModelConfig, format: Format) -> int:
-    storage = Storage(model, format, "fused" if model.family == "mimo_v2" else "split")
-    return sum(spec.nbytes for unit in storage.units() for spec in storage.specs(unit))

@@ -5,16 +5,15 @@ from itertools import chain
 import pytest
 import torch
 from handmade import EXPERTS, Maker, published_config
-from stored import read_stored, write_tensors
+from stored import read_stored, stored_bytes, write_tensors
 from transformers import AutoConfig
 
 from gagar_mcore.models.huggingface import from_hf
 from gagar_mcore.models.init import random_tensors
 from gagar_mcore.models.presets import attention_pattern, preset
-from gagar_mcore.plan.weight_sync import weight_sync
 from gagar_mcore.weights.codecs import TensorSpec
 from gagar_mcore.weights.published import open_checkpoint
-from gagar_mcore.weights.storage import Storage, checkpoint_bytes
+from gagar_mcore.weights.storage import Storage
 from gagar_mcore.weights.stream import plan_files, write_files
 
 CASES = [
@@ -99,30 +98,6 @@ def test_split_checkpoints_are_configured_as_transformers_reads_them_and_keep_wh
     assert Storage(model, "mxfp4", "fused").config(config)["attention_projection_layout"] == "fused_qkv"
 
 
-@pytest.mark.parametrize(
-    ("name", "format", "gigabytes"),
-    [
-        ("mimo-v2.6-flash", "bf16", 618),
-        ("mimo-v2.6-flash", "fp8", 312),
-        ("mimo-v2.6-flash", "mxfp4", 170),
-        ("mimo-v2.6-pro", "bf16", 2042),
-        ("mimo-v2.6-pro", "fp8", 1031),
-        ("mimo-v2.6-pro", "mxfp4", 561),
-    ],
-)
-def test_the_bytes_of_a_synchronisation_are_those_known(name, format, gigabytes):
-    assert checkpoint_bytes(preset(name), format) / 1e9 == pytest.approx(gigabytes, rel=0.01)
-
-
-@pytest.mark.parametrize("name", ["mimo-v2-flash", "mimo-v2.6-pro", "qwen3-30b-a3b"])
-def test_the_planner_counts_the_same_bytes_without_multi_token_prediction(name):
-    model = replace(preset(name), mtp_layers=0)
-
-    planned = weight_sync(model)
-    for format in ("bf16", "fp8", "mxfp4"):
-        assert getattr(planned, format) == pytest.approx(checkpoint_bytes(model, format), rel=1e-4), format
-
-
 def test_the_announced_bytes_are_those_written(tmp_path):
     model = preset("tiny")
     storage = Storage(model, "fp8", "fused")
@@ -130,7 +105,7 @@ def test_the_announced_bytes_are_those_written(tmp_path):
 
     sizes = [path.stat().st_size for path in sorted(tmp_path.glob("*.safetensors"))]
     assert len(sizes) > 3
-    assert sum(tensor.nbytes for tensor in read_stored(tmp_path).values()) == checkpoint_bytes(model, "fp8")
+    assert sum(tensor.nbytes for tensor in read_stored(tmp_path).values()) == stored_bytes(model, "fp8")
     assert max(sizes) < 200_000 + 20_000  # and the header
 
 
