@@ -34,6 +34,7 @@ from gagar_mcore.trainer.update import (
     over_last_stages,
     step_optimizer,
 )
+from gagar_mcore.trainer.weight_checks import check_weights
 from gagar_mcore.weights.files import TensorReader, read_companions
 from gagar_mcore.weights.published import PublishedCheckpoint
 from gagar_mcore.weights.storage import Storage
@@ -108,7 +109,8 @@ def part_loss(part: SftPart, scores: Scores) -> tuple[Tensor, Tensor]:
 
 
 def export(policy: Policy, precision: Literal["fp32", "bf16"], init: Path, out: Path) -> None:
-    """Publish the weights with configuration and tokenizer of `init`. A collective."""
+    """Publish the weights with configuration and tokenizer of `init`. A collective; raises as `check_weights` does."""
+    check_weights(policy)
     storage = Storage(policy.model, precision)
     write = partial(write_shards, local_tensors(policy.chunks), storage, FILE_BYTES)
     publish_new(out, "weights", write, storage.companions(read_companions(init)), {"version": 0})

@@ -18,6 +18,7 @@ from gagar_mcore.trainer.publish import FILE_BYTES, publish_together, write_shar
 from gagar_mcore.trainer.scoring import load_reference
 from gagar_mcore.trainer.setup import Policy, build_policy
 from gagar_mcore.trainer.shards import load_tensors, local_tensors
+from gagar_mcore.trainer.weight_checks import check_weights
 from gagar_mcore.weights.files import read_companions
 from gagar_mcore.weights.publish import publish_weights
 from gagar_mcore.weights.published import PublishedCheckpoint
@@ -39,6 +40,7 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
     checkpoints = CheckpointWriter(layout, fence, recipe.trainer)
     for step in range(applied + 1, recipe.train.steps + 1):
         metrics = apply_batch(policy, next_batch(layout, step, recipe.trainer.batch_timeout_s), recipe, step, reference)
+        check_weights(policy)
         if dist.get_rank() == 0:
             fence()
             publish_json(layout.step_metrics(step, "train"), metrics, fence.epoch)

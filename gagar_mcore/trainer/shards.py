@@ -19,10 +19,7 @@ def load_tensors(chunks: Iterable[torch.nn.Module], model: ModelConfig, read: Te
     """Set this rank's shard of every parameter; one at a time is read. Raises ValueError where a tensor has another shape than
     the model."""
     local = local_tensors(chunks)
-    for rule in weight_rules(model):
-        rank, name = _place(rule, model)
-        if name not in local or rank not in (None, parallel_state.get_expert_model_parallel_rank()):
-            continue
+    for _, rule, name in held_rules(local, model):
         _set_shard(local.pop(name), rule, read)
     if local:
         raise RuntimeError(f"no weight rule for {sorted(local)}")
@@ -53,8 +50,16 @@ def gather_tensors(local: Mapping[str, Tensor], model: ModelConfig) -> Iterator[
             yield name, tensor
 
 
+def held_rules(local: Mapping[str, Tensor], model: ModelConfig) -> Iterator[tuple[int, Rule, str]]:
+    """The rules whose parameters this rank holds a shard of: place among all rules, rule, name of the parameter here."""
+    for number, rule in enumerate(weight_rules(model)):
+        rank, name = _place(rule, model)
+        if name in local and rank in (None, parallel_state.get_expert_model_parallel_rank()):
+            yield number, rule, name
+
+
 def owned_rules(local: Mapping[str, Tensor], model: ModelConfig) -> list[tuple[Rule, bool]]:
-    """The rules whose parameters this rank holds a shard of, but for those that another pipeline stage or data-parallel rank is
+    """The `held_rules`, but for those that another pipeline stage or data-parallel rank is
     first to hold, so that every rule falls to one tensor group; and whether this rank is the first of it. A collective."""
     stages, owned = _stages(local), []
     for rule in weight_rules(model):

@@ -126,8 +126,9 @@ def on_ranks(tmp_path_factory) -> OnRanks:
     source = PublishedCheckpoint(root / "checkpoint")
     fused = Storage(source.model, "fp32", "fused")
     write_stored(fused, source.read, read_companions(root / "checkpoint"), root / "fused", max_bytes=300_000)
+    publish_batches(make_run(root / "faulty"), 1)
     run_ranks(1, root, "1,1,1", "sft", "losses", "memory", "replay")
-    run_ranks(2, root, "2,2,1", "sft", "train", "losses", "memory")
+    run_ranks(2, root, "2,2,1", "sft", "train", "losses", "memory", "bit flip")
     return computed_on_ranks(root, layout)
 
 

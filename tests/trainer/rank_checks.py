@@ -1,5 +1,5 @@
 """Runs on ranks: `rank_checks.py ROOT JOB...`. A job is a layout `tp,ep,dp` to compute the same batches in, or `execution`,
-`losses`, `memory`, `replay`, `sft` or `train`.
+`bit flip`, `losses`, `memory`, `replay`, `sft` or `train`.
 
 ROOT holds `checkpoint`, `fused`, the same weights for the fine-tuning of two ranks, `layouts` (rank 0 writes what each layout
 computed there), `data` to fine-tune on, `sampled`, the columns of a batch from the engine, and `run`."""
@@ -66,6 +66,9 @@ def main() -> None:
         if job == "sft":
             fine_tune_run(root)
             continue
+        if job == "bit flip":
+            keep(bit_flip(root), root / "layouts" / "bit flip.pt")
+            continue
         if job == "execution":
             keep(execution(root), root / "layouts" / f"execution-{dist.get_world_size()}.pt")
             continue
@@ -106,6 +109,32 @@ def train_run(layout: RunLayout) -> None:
     recipe = load_recipe(str(layout.recipe))
     change_layout(recipe.trainer)
     train(layout, recipe, Fence(layout, 1))
+
+
+def bit_flip(root: Path) -> dict[str, Any]:
+    """What each rank says where a weight of the last rank is none after a step, as after a fault of its memory; what is left."""
+    from gagar_mcore.trainer import loop
+
+    apply_batch = loop.apply_batch
+
+    def with_fault(policy: Any, *rest: Any) -> dict[str, float]:
+        metrics = apply_batch(policy, *rest)
+        if dist.get_rank() == dist.get_world_size() - 1:
+            policy.chunks[0].decoder.layers[2].mlp.experts.local_experts[1].linear_fc2.weight.data[3] = torch.nan
+        return metrics
+
+    run = RunLayout(root / "faulty")
+    recipe = load_recipe(str(run.recipe), ["train.steps=1"])
+    change_layout(recipe.trainer)
+    loop.apply_batch, own = with_fault, "none"
+    try:
+        loop.train(run, recipe, Fence(run, 1))
+    except RuntimeError as error:
+        own = str(error)
+    loop.apply_batch = apply_batch
+    said: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(said, own)
+    return {"said": said, "left": sorted(path.name for path in (*run.root.glob("*/*"), *run.step(1).iterdir()))}
 
 
 def fine_tune_run(root: Path) -> None:
