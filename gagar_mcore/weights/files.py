@@ -1,12 +1,12 @@
 """Checkpoint directories in Hugging Face format."""
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -16,6 +16,12 @@ INDEX = "model.safetensors.index.json"
 MEGATRON = ".metadata"
 WEIGHTS = ("*.safetensors", "*.index.json", "*.distcp", MEGATRON, "metadata.json", "*.bin", "*.pt", "*.pth", "*.gguf")
 TensorReader = Callable[[str], Tensor]
+
+
+class Index(BaseModel):
+    """What is read of an index: the file of each tensor."""
+
+    weight_map: dict[str, str]
 
 
 class TensorFiles:
@@ -68,9 +74,7 @@ class TensorFiles:
         return self._file(name).get_slice(name)
 
     def _check_index(self, path: Path) -> None:
-        if not path.is_file():
-            return
-        for tensor, file in json.loads(path.read_text())["weight_map"].items():
+        for tensor, file in _read_index(path).weight_map.items() if path.is_file() else ():
             if self._home.get(tensor) != file:
                 raise ValueError(f"{path}: names {tensor} in {file}, which is not there; fetch the checkpoint again")
 
@@ -80,6 +84,15 @@ def _open(path: Path) -> Any:
         return safe_open(path, framework="pt")
     except SafetensorError as error:
         raise ValueError(f"{path}: damaged ({error}); fetch the file again") from error
+
+
+def _read_index(path: Path) -> Index:
+    try:
+        return Index.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        reason, *_ = error.errors()
+        place = ".".join(map(str, reason["loc"])) or "content"
+        raise ValueError(f"{path}: {place}: {reason['msg']}; an index names the file of each tensor: fetch it again") from error
 
 
 def _mend(directory: Path) -> str:

@@ -25,7 +25,7 @@ def open_checkpoint(directory: Path) -> TensorReader:
     """A function that reads one tensor: as stored where it is stored plainly, float32 where it was quantised. What a tensor's
     type and the tensors beside it say decides, not the configuration: e4m3 with `weight_scale_inv` is FP8, bytes with
     `weight_scale` are MXFP4, a `qkv_proj` holds queries, keys and values. Raises ValueError with file and tensor for a shape, a
-    type or a scale that is not the model's or is missing."""
+    type or a scale that is not the model's or is missing, and for weights that are not finite."""
     return PublishedCheckpoint(directory).read
 
 
@@ -44,7 +44,12 @@ class PublishedCheckpoint:
         self._used: set[str] = set()
 
     def read(self, name: str) -> Tensor:
-        return self._reader(name)()
+        tensor = self._reader(name)()
+        if not bool(torch.stack(torch.aminmax(tensor)).isfinite().all()):
+            fused = PROJECTION.sub(r"\g<attention>.qkv_proj.weight", name)
+            place = self.files.place(fused if fused in self.files else name)
+            raise ValueError(f"{place}: holds weights that are not finite; fetch the file again")
+        return tensor
 
     def check(self) -> set[str]:
         """Look at every name, shape and type of the model, reading no weights; returns the stored tensors that are no part of

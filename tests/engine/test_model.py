@@ -95,6 +95,12 @@ def test_a_tensor_of_another_shape_is_refused_by_name(policy, checkpoint, tmp_pa
     assert name in str(error.value)
 
 
+def test_weights_that_are_no_numbers_are_refused_by_name(policy, checkpoint, tmp_path):
+    directory = changed(checkpoint, tmp_path / "bad", lambda tensors: tensors[EXPERT].fill_(torch.nan))
+    with pytest.raises(EngineError, match=rf"model\.safetensors: {EXPERT}: holds weights that are not finite"):
+        policy.load(directory, 1)
+
+
 def test_a_published_directory_is_verified(policy, checkpoint, tmp_path):
     def fill(directory):
         shutil.copytree(checkpoint, directory, dirs_exist_ok=True)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from handmade import HIDDEN, KEY, VALUE, Handmade, Maker
+from handmade import FFN, HIDDEN, KEY, VALUE, Handmade, Maker
 from safetensors.torch import load_file, save_file
 
 from gagar_mcore.models.presets import preset
@@ -133,6 +133,7 @@ def damage(directory: Path, **tensors: torch.Tensor | None) -> None:
     save_file({name: tensor for name, tensor in stored.items() if tensor is not None}, directory / "model.safetensors")
 
 
+FP8 = torch.float8_e4m3fn
 FUSED = f"{GLOBAL}.qkv_proj.weight"
 EXPERT = "model.layers.1.mlp.experts.3.down_proj.weight"
 
@@ -169,6 +170,44 @@ def test_an_exponent_that_stands_for_no_number_names_its_tensor(flash, tmp_path)
 
     with pytest.raises(ValueError, match=rf"model\.safetensors: {EXPERT}: a scale is 255"):
         open_checkpoint(tmp_path)(EXPERT)
+
+
+NORM = "model.layers.2.input_layernorm.weight"
+
+
+@pytest.mark.parametrize(
+    ("read", "stored", "replacement"),
+    [
+        (NORM, NORM, torch.full((HIDDEN,), torch.nan).bfloat16()),
+        (f"{GLOBAL}.v_proj.weight", f"{FUSED}_scale_inv", torch.full((12, 2), torch.inf)),
+        (EXPERT, f"{EXPERT}_scale", torch.full((HIDDEN, 2), 254, dtype=torch.uint8)),  # 6 * 2^127
+        ("model.mtp.layers.1.mlp.up_proj.weight",) * 2 + (torch.full((FFN, HIDDEN), 0x7F, dtype=torch.uint8).view(FP8),),
+    ],
+)
+def test_weights_that_are_not_finite_name_their_tensor_and_its_file(flash, tmp_path, read, stored, replacement):
+    flash.save(tmp_path)
+    damage(tmp_path, **{stored: replacement})
+
+    home = stored.removesuffix("_scale_inv").removesuffix("_scale")
+    with pytest.raises(ValueError, match=rf"{tmp_path}/model\.safetensors: {home}: holds weights that are not finite; fetch"):
+        open_checkpoint(tmp_path)(read)
+
+
+def test_the_largest_weights_that_are_numbers_are_read(flash, tmp_path):
+    flash.save(tmp_path)
+    damage(tmp_path, **{f"{EXPERT}_scale": torch.full((HIDDEN, 2), 252, dtype=torch.uint8)})
+
+    assert open_checkpoint(tmp_path)(EXPERT).abs().max() == 6 * 2.0**125
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}', "{", "\xff"])
+def test_what_is_no_index_is_one_error_with_its_file(flash, tmp_path, content):
+    flash.save(tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_bytes(content.encode("latin-1"))
+
+    with pytest.raises(ValueError, match=f"^{index}: .*; an index names the file of each tensor: fetch it again$"):
+        open_checkpoint(tmp_path)
 
 
 def test_tensors_beside_the_language_model_are_told_and_left_alone(flash, tmp_path):
