@@ -112,8 +112,12 @@ def _tile(spans: Spans, blocks: _Blocks) -> Tile:
     queries = blocks.query[:, None] + row
     results = np.where(np.arange(rows) < blocks.rows[:, None], queries, spans.num_queries)
     keys = blocks.key[:, None] + np.minimum(np.arange(columns), blocks.columns[:, None] - 1)
-    indices = (_index(picked.ravel(), spans.device) for picked in (queries, results, keys))
-    return Tile(len(blocks.rows), (rows, columns), *indices, int(blocks.own[0]), spans.causal, spans.window)
+
+    def index(picked: Rows) -> Index:
+        return _index(picked.ravel(), spans.device)
+
+    own = int(blocks.own[0])
+    return Tile(len(blocks.rows), (rows, columns), index(queries), index(results), index(keys), own, spans.causal, spans.window)
 
 
 def _index(rows: Rows, device: torch.device) -> Index:

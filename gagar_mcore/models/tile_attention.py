@@ -82,10 +82,9 @@ def plain_backward(
 def _scores(query: Tensor, key: Tensor, mask: Mask) -> Tensor:
     """`[n, G, r * H / G, m]`"""
     scores = _together(query, key.shape[2]).mul(_scale(query)) @ key.permute(0, 2, 3, 1)
-    if mask is CAUSAL:
-        mask = query.new_full((query.shape[1], key.shape[1]), float("-inf")).triu_(1)
-    if mask is not None:
-        scores.unflatten(2, (query.shape[1], -1)).add_(mask[:, None])
+    bias = query.new_full((query.shape[1], key.shape[1]), float("-inf")).triu_(1) if mask is CAUSAL else _bias(mask)
+    if bias is not None:
+        scores.unflatten(2, (query.shape[1], -1)).add_(bias[:, None])
     return scores
 
 
