@@ -1,7 +1,8 @@
-"""`layout_ranks.py ROOT MODEL:LAYOUT...` computes the same batches in every layout and writes `ROOT/MODEL:LAYOUT.pt`.
+"""`layout_ranks.py ROOT WAY:LAYOUT...` computes the same batches in every layout and writes `ROOT/WAY:LAYOUT.pt`.
 
-A layout is written as fields of the trainer section, `tp2 pp2 vpp2`; what is not named is 1; `full` or `selective` recompute. The
-processes of one layout after another are forked from this one, which has imported what they need."""
+A way is a model and how it trains, see `MODELS` and `FIELDS`. A layout is written as fields of the trainer section, `tp2 pp2
+vpp2`; what is not named is 1; `full` or `selective` recompute. The processes of one layout after another are forked from this
+one, which has imported what they need."""
 
 import gc
 import multiprocessing
@@ -18,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from conftest import RECIPE, random_batch
+from conftest import RECIPE, random_batch, sft_data
 
-from gagar_mcore.config.learning import OptimizerSection, TrainerSection
+from gagar_mcore.config.learning import LossSection, OptimizerSection, TrainerSection
 from gagar_mcore.config.load import load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.lifetime import die_with_parent
@@ -50,22 +51,38 @@ MODELS = {
     ),
 }
 
-MODELS |= {"mtp": replace(MODELS["mimo_v2"], mtp_layers=2), "replay": MODELS["mimo_v2"]}
+MTP = replace(MODELS["mimo_v2"], mtp_layers=2)
+MODELS |= {"mtp": MTP, "sft": MTP, "bf16": MODELS["mimo_v2"], "bf16 mtp": MTP}
+MODELS |= dict.fromkeys(("replay", "ppo", "ppo replay", "gspo"), MODELS["mimo_v2"])
+# Experts that few tokens pass have gradients near 0, and Adam magnifies their round-off.
+ROUNDED = {"optimizer": OptimizerSection(eps=1e-6)}
+PPO = {"minibatches": 2, "loss": LossSection(name="ppo", old="current", kl_coef=0.1), **ROUNDED}
+# In bf16 a router would choose otherwise where two experts score nearly alike.
+BF16 = {"precision": "bf16", "routing": "replay", **ROUNDED}
 FIELDS: dict[str, dict[str, Any]] = {
     "mtp": {"mtp": "train"},
-    # Experts that few tokens pass have gradients near 0, and Adam magnifies their round-off.
-    "replay": {"routing": "replay", "optimizer": OptimizerSection(eps=1e-6)},
+    "sft": {"mtp": "train", **ROUNDED},
+    "replay": {"routing": "replay", **ROUNDED},
+    "ppo": PPO,
+    "ppo replay": {"routing": "replay", **PPO},
+    "gspo": {"loss": LossSection(name="gspo", negative_bounds=(0.8, 1.2)), **ROUNDED},
+    "bf16": BF16,
+    "bf16 mtp": {"mtp": "train", **BF16},
 }
 
 
+def way_of(job: str) -> str:
+    return job.split(":")[0]
+
+
 def model_of(job: str) -> ModelConfig:
-    return MODELS[job.split(":")[0]]
+    return MODELS[way_of(job)]
 
 
 def layout_of(job: str) -> TrainerSection:
-    model, layout = job.split(":")
+    way, layout = job.split(":")
     sizes: dict[str, Any] = {name: int(size) for name, size in re.findall(r"([a-z]+)(\d+)", layout)}
-    sizes |= FIELDS.get(model, {})
+    sizes |= FIELDS.get(way, {})
     for word in {"full", "selective"} & set(layout.split()):
         sizes["recompute"] = word
     fields = {"tp": 1, "ep": 1, "freeze_router": False, "tokens_per_microbatch": 80, "step_timeout_s": 60.0}
@@ -76,6 +93,7 @@ def main() -> None:
     root = Path(sys.argv[1])
     (root / "recipe.yaml").write_text(RECIPE)
     prepare(threads=1)
+    import gagar_mcore.sft.finetune
     import gagar_mcore.trainer.policy  # noqa: F401  (once, for all ranks)
 
     gc.freeze()  # or each rank would copy what it only shares
@@ -109,35 +127,60 @@ def run_rank(rank: int, run: Callable[..., None], *arguments: Any) -> None:
 def run_job(job: str, root: Path) -> None:
     trainer = layout_of(job)
     join(trainer)
-    results = compute(model_of(job), load_recipe(str(root / "recipe.yaml")).model_copy(update={"trainer": trainer}))
+    recipe = load_recipe(str(root / "recipe.yaml")).model_copy(update={"trainer": trainer})
+    results = compute(model_of(job), recipe, fine_tuned if way_of(job) == "sft" else reinforced)
     if dist.get_rank() == 0:
         torch.save(results, root / f"{job}.pt")
 
 
-def compute(model: ModelConfig, recipe: Recipe) -> dict[str, Any]:
-    """Statistics and gradients of batch 0, metrics of the steps on batches 1 to 3 and the weights after them."""
-    from gagar_mcore.trainer.policy import apply_batch
+def compute(model: ModelConfig, recipe: Recipe, train: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """What `train` gives of a policy and its reference, and the weights after it."""
+    from gagar_mcore.trainer.scoring import load_reference
     from gagar_mcore.trainer.setup import build_policy
     from gagar_mcore.trainer.shards import gather_tensors, load_tensors, local_tensors
 
     policy = build_policy(model, recipe.trainer)
+    reference = load_reference(policy, random_tensors(model, seed=5)) if recipe.trainer.loss.kl_coef else None
     load_tensors(policy.chunks, model, telling_tensors(model))
-    stats, gradients = full_gradients(policy, recipe.trainer)
-    metrics = [apply_batch(policy, routed_batch(step, model), recipe, step) for step in range(1, STEPS + 1)]
+    trained = train(policy, recipe, reference)
     local = local_tensors(policy.chunks)
     weights = {name: tensor.clone() for name, tensor in gather_tensors(local, model)}
     before = {name: tensor.clone() for name, tensor in local.items()}
     load_tensors(policy.chunks, model, weights.__getitem__)
     same = torch.tensor([torch.equal(before[name], local[name]) for name in local]).all().int()
     dist.all_reduce(same, dist.ReduceOp.MIN)
-    return {
-        "stats": stats,
-        "gradients": gradients,
-        "metrics": metrics,
-        "weights": weights,
-        "replicas agree": bool(same),
-        "bytes": allocated_bytes(policy),
-    }
+    return {**trained, "weights": weights, "replicas agree": bool(same), "bytes": allocated_bytes(policy)}
+
+
+def reinforced(policy: Any, recipe: Recipe, reference: Any) -> dict[str, Any]:
+    """Statistics and gradients of batch 0, and metrics of the steps on batches 1 to 3."""
+    from gagar_mcore.trainer.parts import plan_step
+    from gagar_mcore.trainer.policy import apply_batch, with_scores
+    from gagar_mcore.trainer.policy_loss import part_loss, total_stats
+    from gagar_mcore.trainer.policy_part import policy_parts
+    from gagar_mcore.trainer.update import accumulate_gradients
+
+    trainer, batch = recipe.trainer, routed_batch(0, policy.model)
+    parts = policy_parts(batch, plan_step(batch.cu_seqlens, trainer, policy.model), trainer)
+    (scored,) = with_scores(policy, [parts], recipe, reference)
+    stats = accumulate_gradients(policy, scored, partial(part_loss, trainer.loss, None))
+    gradients = whole_gradients(policy)
+    steps = [apply_batch(policy, routed_batch(step, policy.model), recipe, step, reference) for step in range(1, STEPS + 1)]
+    return {"stats": total_stats(stats).metrics(), "gradients": gradients, "metrics": steps}
+
+
+def fine_tuned(policy: Any, recipe: Recipe, _: Any) -> dict[str, Any]:
+    """Loss and gradients of the first step on demonstrations, and metrics of all three."""
+    from gagar_mcore.sft.finetune import part_loss, sft_parts, train_step
+    from gagar_mcore.trainer.parts import plan_step
+    from gagar_mcore.trainer.update import accumulate_gradients, over_last_stages
+
+    trainer, data = recipe.trainer, sft_data()
+    plan = plan_step(data.bounds(0), trainer, policy.model)
+    losses = accumulate_gradients(policy, sft_parts(data, plan, trainer, 0), part_loss)
+    loss, gradients = over_last_stages(sum(losses, torch.zeros([]))), whole_gradients(policy)
+    steps = [train_step(policy, data, trainer, step, trainer.optimizer.lr) for step in range(data.num_steps)]
+    return {"stats": {"loss": float(loss)}, "gradients": gradients, "metrics": steps}
 
 
 def allocated_bytes(policy: Any) -> list[tuple[int, int, int, int]]:
@@ -170,23 +213,15 @@ def telling_tensors(model: ModelConfig) -> Any:
     return tensors.__getitem__
 
 
-def full_gradients(policy: Any, trainer: TrainerSection) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
-    """Summed statistics and gradients by the checkpoint's names, for batch 0, whole on every rank."""
-    from gagar_mcore.trainer.parts import plan_step
-    from gagar_mcore.trainer.policy_loss import part_loss, total_stats
-    from gagar_mcore.trainer.policy_part import policy_parts
+def whole_gradients(policy: Any) -> dict[str, torch.Tensor]:
+    """What was accumulated, by the checkpoint's names, whole on every rank."""
     from gagar_mcore.trainer.shards import gather_tensors, local_tensors
-    from gagar_mcore.trainer.update import accumulate_gradients
 
-    batch = routed_batch(0, policy.model)
-    parts = policy_parts(batch, plan_step(batch.cu_seqlens, trainer, policy.model), trainer)
-    stats = accumulate_gradients(policy, parts, partial(part_loss, trainer.loss, None))
     for chunk in policy.ddp:
         for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
             gather_shards(buffer)
     local = {name: getattr(t, "main_grad", torch.zeros_like(t)) for name, t in local_tensors(policy.chunks).items()}
-    whole = {name: tensor.clone() for name, tensor in gather_tensors(local, policy.model)}
-    return total_stats(stats).metrics(), whole
+    return {name: tensor.clone() for name, tensor in gather_tensors(local, policy.model)}
 
 
 def routed_batch(seed: int, model: ModelConfig) -> Batch:

@@ -1,15 +1,17 @@
-"""Every layout against one rank: loss, gradients and three optimizer steps, on packed sequences in several micro-batches.
+"""Every layout against one rank: loss, gradients and three optimizer steps, on packed sequences in several micro-batches. In
+bf16 sums in another order round otherwise, where a pipeline alone changes next to nothing.
 
 `make test` runs some of them, `make test-layouts` the others."""
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import ENVIRONMENT
-from layout_ranks import MODELS, layout_of
+from layout_ranks import MODELS, layout_of, model_of, way_of
 
 from gagar_mcore.plan.parameters import parameters_on_rank
 from gagar_mcore.plan.states import training_states
@@ -22,6 +24,7 @@ QUICK = (
     "mimo_v2:tp2 pp2 ep2",
     "mtp:pp2 cp2",
     "replay:tp2 cp2 selective",
+    "bf16:tp2 full",
 )
 OTHERS = (
     "mimo_v2:cp2",
@@ -57,10 +60,17 @@ OTHERS = (
     "replay:pp2 selective",
     "replay:pp2 vpp2 full",
     "replay:tp2 pp2 cp2 ep2 full",
+    "bf16:tp2 pp2 cp2",
+    "bf16 mtp:pp2 vpp2",
+    "ppo:tp2 pp2 cp2",
+    "ppo replay:tp2 pp2",
+    "gspo:cp2",
+    "sft:pp2 vpp2",
 )
 JOBS = [*QUICK, *(pytest.param(job, marks=pytest.mark.layouts) for job in OTHERS)]
-METRICS = ("loss", "grad_norm", "entropy", "ratio_mean", "ratio_max", "rollout_logprob_abs_diff", "trained_tokens", "tokens")
-OPTIONAL = ("mtp_loss", "router_agreement")
+TIMES = ("seconds", "tokens_per_second")
+PACKING = ("microbatches", "flop_imbalance", "lockstep_imbalance", "padding_share")
+SIZE = {"fp32": 4, "bf16": 2}
 pytestmark = pytest.mark.timeout(600)  # the first test starts the ranks
 
 
@@ -70,7 +80,7 @@ def computed(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("layouts")
     tests = (item for item in request.session.items if item.module is request.module)
     jobs = {test.callspec.params["job"] for test in tests if hasattr(test, "callspec")}
-    jobs |= {one_rank(job) for job in jobs | {"mtp:tp1", "replay:tp1", "mimo_v2:tp1"}}
+    jobs |= {one_rank(job) for job in jobs | {"mtp:", "replay:", "mimo_v2:"}}
     script = Path(__file__).with_name("layout_ranks.py")
     command = [sys.executable, str(script), str(root), *sorted(jobs)]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False)
@@ -79,31 +89,54 @@ def computed(request, tmp_path_factory):
 
 
 def one_rank(job: str) -> str:
-    return job.split(":")[0] + ":tp1"
+    return way_of(job) + ":tp1"
 
 
-def largest_difference(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
+def largest_difference(
+    ours: dict[str, torch.Tensor],
+    theirs: dict[str, torch.Tensor],
+    of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = lambda ours, theirs: (ours - theirs).abs().max(),
+) -> float:
     assert ours.keys() == theirs.keys()
-    return max((ours[name] - theirs[name]).abs().max().item() for name in theirs)
+    return max(of(ours[name].float(), theirs[name].float()).item() for name in theirs)
+
+
+def relative(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    return (ours - theirs).norm() / theirs.norm().clamp(min=1e-12)
+
+
+def mean(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    return (ours - theirs).abs().mean()
+
+
+def is_rounded(job: str) -> bool:
+    return layout_of(job).precision == "bf16"
 
 
 @pytest.mark.parametrize("job", JOBS)
 def test_loss_and_every_gradient_equal_those_of_one_rank(computed, job):
     ours, one = computed[job], computed[one_rank(job)]
 
-    assert ours["stats"] == pytest.approx(one["stats"], abs=1e-5)
+    assert ours["stats"] == pytest.approx(one["stats"], abs=1e-2 if is_rounded(job) else 1e-5)
     assert all(gradient.any() for name, gradient in one["gradients"].items() if "e_score_correction_bias" not in name)
-    assert largest_difference(ours["gradients"], one["gradients"]) < 1e-6
+    if is_rounded(job):
+        assert largest_difference(ours["gradients"], one["gradients"], relative) < 0.05
+    else:
+        assert largest_difference(ours["gradients"], one["gradients"]) < 1e-6
 
 
 @pytest.mark.parametrize("job", JOBS)
 def test_three_optimizer_steps_equal_those_of_one_rank(computed, job):
     ours, one = computed[job], computed[one_rank(job)]
     for metrics, expected in zip(ours["metrics"], one["metrics"], strict=True):
-        for name in (*METRICS, *(name for name in OPTIONAL if f"train/{name}" in expected)):
-            assert metrics[f"train/{name}"] == pytest.approx(expected[f"train/{name}"], abs=1e-5), name
+        assert metrics.keys() == expected.keys()
+        for name in (name for name in expected if not name.endswith((*TIMES, *PACKING))):
+            assert metrics[name] == pytest.approx(expected[name], abs=1e-2 if is_rounded(job) else 1e-5), name
 
-    assert largest_difference(ours["weights"], one["weights"]) < 1e-5
+    if is_rounded(job):  # each step moves a weight by about 1e-3
+        assert largest_difference(ours["weights"], one["weights"], mean) < 1e-4
+    else:
+        assert largest_difference(ours["weights"], one["weights"]) < 1e-5
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -113,13 +146,14 @@ def test_all_ranks_agree_on_what_they_share_and_cut_it_as_they_put_it_together(c
 
 @pytest.mark.parametrize("job", JOBS)
 def test_every_rank_allocates_what_the_plan_counts(computed, job):
-    ranks, layout, float32 = computed[job]["bytes"], layout_of(job), 4
-    planned = [parameters_on_rank(MODELS[job.split(":")[0]], layout, stage) for stage in range(layout.pp)]
+    ranks, layout = computed[job]["bytes"], layout_of(job)
+    planned = [parameters_on_rank(model_of(job), layout, stage) for stage in range(layout.pp)]
 
     assert len(ranks) == layout.world_size and {stage for stage, *_ in ranks} == set(range(layout.pp))
     for stage, experts, others, _ in ranks:
-        assert experts == float32 * planned[stage].experts
-        assert others == float32 * (planned[stage].model - planned[stage].experts + planned[stage].mtp)
+        assert experts == SIZE[layout.precision] * planned[stage].experts
+        expected = SIZE[layout.precision] * (planned[stage].model - planned[stage].experts + planned[stage].mtp)
+        assert others == pytest.approx(expected, rel=0.01 if is_rounded(job) else 0)  # a selection bias stays in fp32
     states = [training_states(planned[stage], layout).optimizer for stage, *_ in ranks]
     assert sum(state for *_, state in ranks) == pytest.approx(sum(states), rel=0.01)  # a selection bias has none
 
