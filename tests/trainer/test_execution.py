@@ -18,7 +18,9 @@ LR = 1e-3  # about what each of three steps moves every weight
 
 
 def pairs(*ways: str) -> list[tuple[str, str]]:
-    return [(layout, way) for layout, present in WAYS_OF.items() for way in ways if way in present]
+    found = [(layout, way) for layout, present in WAYS_OF.items() for way in ways if way in present]
+    assert {way for _, way in found} == set(ways), "a way that no layout has"
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +64,8 @@ def test_bf16_stays_near_fp32(computed, layout):
 
     assert {tensor.dtype for name, tensor in ours["weights"].items() if "e_score" not in name} == {torch.bfloat16}
     assert numbers(ours) == pytest.approx(numbers(fp32), rel=1e-2, abs=1e-2)
-    largest = max(gradient.abs().max() for gradient in fp32["gradients"].values())
-    assert differences(ours["gradients"], fp32["gradients"]).max() < 0.05 * largest
+    size = torch.cat([gradient.flatten() for gradient in fp32["gradients"].values()]).norm()
+    assert 0 < differences(ours["gradients"], fp32["gradients"]).norm() < 0.05 * size  # few tokens go to other experts
     assert 0 < differences(ours["weights"], fp32["weights"]).mean() < LR / 5
 
 

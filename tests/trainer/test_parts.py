@@ -122,7 +122,9 @@ def test_every_rank_of_a_tensor_group_gets_as_many_tokens_as_its_matrix_products
 @pytest.mark.timeout(600)  # the first test starts the ranks
 def test_the_model_holds_as_many_parts_as_its_pipeline_is_deep(on_ranks):
     one, two = (on_ranks.layouts[f"memory-{stages}"]["alive"] for stages in (1, 2))
+    interleaved = on_ranks.layouts["memory-2"]["interleaved"]
 
-    assert len(one) == len(two) > 4
+    assert len(one) == len(two) > 4 and len(interleaved) > 2 * 4
     assert set(one) == {1}
     assert max(two) == 2
+    assert max(interleaved) == 2 * (2 - 1) + (2 - 1) * 2 + 1  # each of two chunks has its own of every micro-batch in flight
