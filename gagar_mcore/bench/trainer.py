@@ -23,6 +23,7 @@ from gagar_mcore.bench import arguments
 MODULE = "gagar_mcore.bench.trainer_step"
 DEADLINE = 900.0
 LAYOUTS = ("tp2", "ep2", "dp2", "pp2", "cp2", "tp2 ep2", "dp2 ep2")
+SHOWN = ("padding_share", "flop_imbalance", "mfu", "peak_gib")
 DEEPSPEED = Path(".venv-deepspeed/bin/python")
 
 
@@ -70,8 +71,8 @@ def _measure_apart(contender: Contender, deepspeed: Path | None) -> dict[str, An
     ranks = _world_size(contender.layout)
     threads = max(1, (os.cpu_count() or 1) // ranks)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "DS_ACCELERATOR": "cpu"}
-    if contender.implementation == "deepspeed":  # it looks for ninja on the path
-        environment["PATH"] = f"{Path(python).absolute().parent}{os.pathsep}{environment['PATH']}"
+    if contender.implementation == "deepspeed":
+        environment |= _deepspeed_environment(Path(python).absolute().parent)
     launch = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0"]
     command = [*launch, "-m", MODULE, json.dumps(asdict(contender))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
@@ -79,6 +80,15 @@ def _measure_apart(contender: Contender, deepspeed: Path | None) -> dict[str, An
         raise RuntimeError(f"{contender.name} failed with {done.returncode}:\n{done.stderr[-2000:]}")
     figures: dict[str, Any] = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{")))
     return figures
+
+
+def _deepspeed_environment(programs: Path) -> dict[str, str]:
+    """It looks for ninja on the path, and compiles what it needs where nobody else does: PyTorch waits without end for the lock
+    of a compilation that was killed."""
+    compiled = programs.parent / "torch_extensions"
+    for lock in compiled.glob("*/lock"):
+        lock.unlink()
+    return {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "TORCH_EXTENSIONS_DIR": str(compiled)}
 
 
 def _world_size(layout: str) -> int:
@@ -96,6 +106,7 @@ def contenders(options: argparse.Namespace) -> list[Contender]:
         return [Contender("gagar", "ragged", **common)]
     found = [Contender(who, lengths, **common) for lengths in ("even", "ragged") for who in ("gagar", "transformers")]
     found += [Contender("gagar", "even", layout, **common) for layout in options.layout or LAYOUTS]
+    found += [Contender("gagar", "ragged", "dp2", **common)]
     if options.deepspeed.is_file():
         found += [Contender("deepspeed", "even", layout, **common) for layout in ("", "dp2")]
     return found
@@ -105,7 +116,7 @@ def show(best: dict[str, Any], claims: dict[str, float]) -> None:
     first = best["gagar even"]["tokens_per_second"] if "gagar even" in best else None
     for name, figures in best.items():
         relative = f"{figures['tokens_per_second'] / first:6.2f} of one process" if first else ""
-        extra = "".join(f"  {key} {value:.3g}" for key, value in figures.items() if key in ("mfu", "peak_gib", "padding_share"))
+        extra = "".join(f"  {key} {value:.3g}" for key, value in figures.items() if key in SHOWN)
         print(f"{name:28} {figures['tokens_per_second']:10.0f} tokens/s {relative}{extra}")
         for cost in figures.get("costs", ()):
             print(f"    {cost['share']:6.1%}  {cost['name']}")
