@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
-from megatron.core.models.backends import LocalSpecProvider
 from megatron.core.models.gpt.moe_module_specs import get_moe_module_spec_for_backend
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
 from megatron.core.transformer.spec_utils import ModuleSpec
@@ -15,7 +14,7 @@ from megatron.core.transformer.transformer_layer import TransformerLayer, Transf
 
 from gagar_mcore.models.attention import GroupedAttention, GroupedAttentionSubmodules, PackedCoreAttention
 from gagar_mcore.models.config import ModelConfig
-from gagar_mcore.models.experts import grouped
+from gagar_mcore.models.experts import LocalModules
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +51,7 @@ class Backend:
         )
 
     def _experts(self, model: ModelConfig) -> ModuleSpec:
-        spec = get_moe_module_spec_for_backend(self.provider, num_experts=model.num_experts, moe_grouped_gemm=self.fused)
-        if not self.fused:
-            spec.submodules.experts = grouped(spec.submodules.experts)
-        return spec
+        return get_moe_module_spec_for_backend(self.provider, num_experts=model.num_experts, moe_grouped_gemm=self.fused)
 
     def _dense(self) -> ModuleSpec:
         fc1, fc2 = self.provider.column_parallel_linear(), self.provider.row_parallel_linear()
@@ -63,7 +59,7 @@ class Backend:
 
 
 def local_backend() -> Backend:
-    return Backend(LocalSpecProvider(), PackedCoreAttention, fused=False)
+    return Backend(LocalModules(), PackedCoreAttention, fused=False)
 
 
 def transformer_engine_backend() -> Backend:

@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 import torch
+from megatron.core.models.backends import LocalSpecProvider
 from megatron.core.transformer.moe.experts import SequentialMLP
-from megatron.core.transformer.spec_utils import ModuleSpec
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -23,11 +23,14 @@ class Experts(SequentialMLP):
         return _linear(inner, counts, [expert.linear_fc2.weight for expert in self.local_experts]), None
 
 
-def grouped(sequential: Any) -> Any:
-    """What builds `Experts` where `sequential` builds Megatron's: a specification up to 0.18, a function since."""
-    if isinstance(sequential, ModuleSpec):
-        return ModuleSpec(Experts, submodules=sequential.submodules)
-    return partial(Experts, **sequential.keywords)
+class LocalModules(LocalSpecProvider):
+    """Megatron's own modules, with these experts."""
+
+    def grouped_mlp_modules(self, *options: bool, **keywords: bool) -> Any:
+        sequential = super().grouped_mlp_modules(*options, **keywords)
+        if isinstance(sequential, tuple):  # class and submodules, up to Megatron-Core 0.16
+            return Experts, sequential[1]
+        return partial(Experts, **sequential.keywords)
 
 
 def keep_order(model: torch.nn.Module) -> None:
