@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.plan.context import context_bytes
+from gagar_mcore.plan.states import value_bytes
 from gagar_mcore.plan.workload import Workload
 
 LOGITS_CHUNK = 256 << 20  # scratch of gagar_mcore.ops.logprob on a GPU
@@ -15,12 +17,13 @@ LOGITS_CHUNK = 256 << 20  # scratch of gagar_mcore.ops.logprob on a GPU
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Bytes of one layer and micro-batch. kept: from forward to backward pass. attention, feed_forward: beyond that, while the
-    layer is under work. by_experts: the share of `kept` and of `feed_forward` that grows with the experts' load."""
+    """Bytes of one layer and micro-batch. kept: from forward to backward pass. attention, context, feed_forward: beyond that,
+    while the layer is under work. by_experts: the share of `kept` and of `feed_forward` that grows with the experts' load."""
 
     kept: float
     kept_by_experts: float
     attention: float
+    context: float
     feed_forward: float
     by_experts: float
 
@@ -31,14 +34,16 @@ def layer_activations(model: ModelConfig, layout: TrainerSection, work: Workload
     stream = tokens / layout.tp * model.hidden_size * size
     core = tokens * _attention_width(model, layer) / layout.tp * size
     inner = _feed_forward(model, layout, layer, tokens / layout.tp)
+    context = context_bytes(model, layout, work, layer)
     moe, whole = model.is_moe(layer), layout.recompute == "full"
     some = layout.recompute == "selective"  # norms, and products inside experts
     kept = inner.inputs + inner.gate_up + (0 if some and moe else inner.product)
     at_once = (2 if whole else 1) * (2 * inner.inputs + inner.gate_up + inner.product)  # gradients, and values computed again
     return Activations(
-        kept=stream if whole else (2 if some else 4) * stream + core + kept,
+        kept=stream if whole else (2 if some else 4) * stream + core + context.kept + kept,
         kept_by_experts=kept if moe and not whole else 0.0,
         attention=(2 if whole else 1) * core + (tokens * model.hidden_size * size if layout.tp > 1 else 0),
+        context=context.at_work + (context.kept if whole else 0.0),
         feed_forward=at_once,
         by_experts=at_once if moe else 0.0,
     )
@@ -84,10 +89,6 @@ def chunked_logits(model: ModelConfig, layout: TrainerSection, work: Workload) -
 def full_logits(model: ModelConfig, layout: TrainerSection, work: Workload) -> float:
     """Logits and their gradient in fp32, for comparison: the trainer never holds them."""
     return work.tokens_at_once(layout) * model.vocab_size / layout.tp * 2 * 4
-
-
-def value_bytes(layout: TrainerSection) -> int:
-    return 2 if layout.precision == "bf16" else 4
 
 
 def _attention_width(model: ModelConfig, layer: int) -> int:

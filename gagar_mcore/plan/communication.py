@@ -5,9 +5,9 @@ from dataclasses import dataclass, fields
 
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.config import ModelConfig
-from gagar_mcore.plan.activations import value_bytes
+from gagar_mcore.plan.context import context_bytes
 from gagar_mcore.plan.parameters import layer_kinds, parameters_on_rank
-from gagar_mcore.plan.states import dense_replicas, expert_replicas, gradient_bytes, trained_parameters
+from gagar_mcore.plan.states import dense_replicas, expert_replicas, gradient_bytes, trained_parameters, value_bytes
 from gagar_mcore.plan.workload import Workload
 
 
@@ -43,24 +43,19 @@ def step_communication(model: ModelConfig, layout: TrainerSection, work: Workloa
         tensor=gathers * (2 * layers - moe_layers) * _ring(layout.tp) * stream,
         expert_tensor=gathers * moe_layers * _ring(layout.etp) * copies * layout.etp,
         experts=(4 + 2 * again) * moe_layers * _ring(layout.ep) * copies,
-        context=sum(count * _context_bytes(model, layout, work, layer) for layer, count in kinds.items()),
+        context=sum(count * _context_sent(model, layout, work, layer) for layer, count in kinds.items()),
         pipeline=2 * layout.vpp * stream / layout.tp if layout.pp > 1 else 0.0,
         gradients=gradients,
         weights=weights,
     )
 
 
-def _context_bytes(model: ModelConfig, layout: TrainerSection, work: Workload, layer: int) -> float:
-    """Of one layer. Global layers pass keys and values on cp - 1 times, forward, backward and again with their gradients;
-    sliding ones send a window before each of a sequence's two chunks, and get its gradient."""
-    if layout.cp == 1:
-        return 0.0
-    again = layout.recompute == "full"
-    sequences = work.sequences / layout.dp
-    a_key = model.layer_kv_heads(layer) / layout.tp * (model.head_dim + model.v_head_dim) * value_bytes(layout)
-    if model.is_sliding(layer):
-        return (2 + again) * sequences * 2 * min(model.window_keys, work.context) * a_key
-    return (3 + again) * (layout.cp - 1) * sequences * work.context / layout.cp * a_key
+def _context_sent(model: ModelConfig, layout: TrainerSection, work: Workload, layer: int) -> float:
+    """Of one layer."""
+    once = context_bytes(model, layout, work, layer)
+    forward = once.forward_sent * (2 if layout.recompute == "full" else 1)
+    passes = work.tokens / (layout.dp * layout.cp) / work.tokens_at_once(layout)
+    return passes * (forward + once.backward_sent)
 
 
 def _replica_bytes(model: ModelConfig, layout: TrainerSection) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.config import ModelConfig
-from gagar_mcore.models.flops import linear_flops, training_flops
+from gagar_mcore.models.flops import attention_flops, linear_flops
 from gagar_mcore.plan.communication import step_communication
 from gagar_mcore.plan.gpus import COMPUTE_EFFICIENCY, GPUS_PER_NODE, LINK_EFFICIENCY, PCIE_BYTES, Gpu
 from gagar_mcore.plan.parameters import parameters_on_rank
@@ -38,13 +38,7 @@ def step_cost(model: ModelConfig, layout: TrainerSection, work: Workload, gpu: G
     """The bubble is (pp - 1) / (vpp m) of the time of m micro-batches (Narayanan et al. 2021, arxiv.org/abs/2104.04473)."""
     sent = step_communication(model, layout, work)
     tp, cp, etp = layout.tp, layout.cp, layout.etp
-    compute = (
-        _flops(model, work.context, layout.recompute == "full")
-        * work.sequences
-        / layout.world_size
-        * _pipeline_skew(model, layout)
-    )
-    compute /= COMPUTE_EFFICIENCY * gpu.flops
+    compute = _compute_seconds(model, layout, work, gpu)
     tensor = _seconds(sent.tensor, gpu, 1, tp) + _seconds(sent.expert_tensor, gpu, 1, etp)
     experts = _seconds(sent.experts, gpu, etp, layout.ep)
     context = _seconds(sent.context, gpu, tp, cp)
@@ -72,9 +66,19 @@ def _seconds(sent: float, gpu: Gpu, apart: int, ranks: int) -> float:
     return sent * (inside / gpu.nvlink + (1 - inside) / gpu.network) / LINK_EFFICIENCY
 
 
+def _compute_seconds(model: ModelConfig, layout: TrainerSection, work: Workload, gpu: Gpu) -> float:
+    """On the busiest stage. Under context parallelism attention is plain PyTorch in fp32."""
+    passes = 4 if layout.recompute == "full" else 3
+    linear, attention = _sequence_flops(model, work.context)
+    a_sequence = linear / gpu.flops + attention / (gpu.flops if layout.cp == 1 else gpu.fp32_flops)
+    a_rank = passes * a_sequence * work.sequences / layout.world_size / COMPUTE_EFFICIENCY
+    return a_rank * _pipeline_skew(model, layout)
+
+
 @lru_cache
-def _flops(model: ModelConfig, context: int, again: bool) -> float:
-    return float(training_flops(model, context, "full" if again else "none"))
+def _sequence_flops(model: ModelConfig, context: int) -> tuple[float, float]:
+    """Of one forward pass: linear layers, attention between tokens."""
+    return linear_flops(model) * context, float(attention_flops(model, context))
 
 
 def _pipeline_skew(model: ModelConfig, layout: TrainerSection) -> float:

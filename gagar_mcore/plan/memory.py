@@ -22,25 +22,25 @@ EXPERT_IMBALANCE = 2.0  # tokens that the busiest expert-parallel rank gets, ove
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on one GPU; `host` lies in its machine's memory and is not in the total: offloaded optimizer state, and the weights
-    of a reference that the loss compares with.
+    """Bytes on one GPU.
 
-    activations: kept from forward to backward pass, for all micro-batches in flight. attention, feed_forward: what the layer
-    under work takes beyond that. expert_imbalance: what more tokens than the mean add to them. logits: of the output layer."""
+    activations: kept from forward to backward pass, for all micro-batches in flight. attention, context, feed_forward: what the
+    layer under work takes beyond that; `context` is what context parallelism adds. expert_imbalance: what more tokens than the
+    mean add to them. logits: of the output layer."""
 
     weights: float
     gradients: float
     optimizer: float
     activations: float
     attention: float
+    context: float
     feed_forward: float
     expert_imbalance: float
     logits: float
-    host: float
 
     @property
     def total(self) -> float:
-        return sum(getattr(self, kind.name) for kind in fields(self)) - self.host
+        return sum(getattr(self, kind.name) for kind in fields(self))
 
 
 def memory_on_rank(
@@ -91,8 +91,8 @@ def _memory(
         optimizer=0.0 if layout.offload_optimizer else states.optimizer,
         activations=kept,
         attention=max(layer.attention for layer, _ in layers),
+        context=max(layer.context for layer, _ in layers),
         feed_forward=max(layer.feed_forward for layer, _ in layers),
         expert_imbalance=(imbalance - 1) * (kept_by_experts + max(layer.by_experts for layer, _ in layers)),
         logits=logits,
-        host=(states.optimizer if layout.offload_optimizer else 0.0) + (states.weights if layout.loss.kl_coef else 0.0),
     )

@@ -15,9 +15,14 @@ def parameters_on_rank(model: ModelConfig, layout: TrainerSection, stage: int) -
 
     Embeddings, projections, sinks and dense feed-forward networks are split over TP; experts over EP and ETP; router and norms
     are whole on each rank. The first stage has the input embedding, the last one output layer, final norm and MTP layers."""
-    hidden, tp = model.hidden_size, layout.tp
-    kinds = layer_kinds(model, layout.pp, layout.vpp, stage)
-    first, last = stage == 0, stage == layout.pp - 1
+    return _parameters(model, layout.pp, layout.vpp, stage, layout.tp, layout.ep, layout.etp)
+
+
+@cache
+def _parameters(model: ModelConfig, pp: int, vpp: int, stage: int, tp: int, ep: int, etp: int) -> ParameterCount:
+    hidden = model.hidden_size
+    kinds = layer_kinds(model, pp, vpp, stage)
+    first, last = stage == 0, stage == pp - 1
     layers, moe_layers = sum(kinds.values()), sum(count for layer, count in kinds.items() if model.is_moe(layer))
     norms = 2 * hidden + (2 * model.head_dim if model.qk_norm else 0)
     return ParameterCount(
@@ -25,7 +30,7 @@ def parameters_on_rank(model: ModelConfig, layout: TrainerSection, stage: int) -
         attention=sum(n * attention_parameters(model, model.is_sliding(layer)) for layer, n in kinds.items()) // tp,
         dense=(layers - moe_layers) * 3 * hidden * model.ffn_size // tp,
         router=moe_layers * model.num_experts * (hidden + model.selection_bias),
-        experts=moe_layers * model.num_experts // layout.ep * expert_parameters(model) // layout.etp,
+        experts=moe_layers * model.num_experts // ep * expert_parameters(model) // etp,
         norms=layers * norms + last * hidden,
         mtp=last * model.mtp_layers * _mtp_parameters(model, tp),
     )

@@ -9,10 +9,11 @@ from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.parameters import ParameterCount
 from gagar_mcore.plan.communication import Communication, step_communication
 from gagar_mcore.plan.cost import Cost, step_cost
-from gagar_mcore.plan.gpus import GPUS, Gpu
+from gagar_mcore.plan.gpus import Gpu, find_gpu
+from gagar_mcore.plan.host import HostMemory, worst_host
 from gagar_mcore.plan.memory import Memory, mean_stage, worst_stage
 from gagar_mcore.plan.parameters import mean_parameters, parameters_on_rank
-from gagar_mcore.plan.search import Search, misfit, search_layouts
+from gagar_mcore.plan.search import Search, gpu_misfit, host_misfit, search_layouts
 from gagar_mcore.plan.weight_sync import WeightSync, weight_sync
 from gagar_mcore.plan.workload import Workload, recipe_workload
 from gagar_mcore.trainer.layout import check_layout
@@ -28,6 +29,7 @@ class LayoutPlan:
     stage: int | None
     parameters: ParameterCount
     memory: Memory
+    host: HostMemory
     communication: Communication
     cost: Cost
     misfit: str | None
@@ -67,7 +69,7 @@ def make_plan(
     """fixed: plan the layout of the recipe, dp taking the rest of `gpus`; else the best one. gpus: None for as many as the recipe
     has ranks, or without a layout as few as will do. context: tokens of every sequence. mean: see `mean_stage`.
     Raises RecipeError for a layout that the model or `gpus` cannot have."""
-    device = GPUS[gpu or recipe.cluster.gpu or "h200"]
+    device = find_gpu(gpu or recipe.cluster.gpu or "h200", recipe.cluster.node_memory_gb)
     work = recipe_workload(recipe, context)
     layout = _spread(recipe.trainer, gpus, model) if fixed else None
     gpus = gpus or (layout.world_size if layout else _enough(model, recipe.trainer, work, device))
@@ -98,14 +100,16 @@ def plan_layout(model: ModelConfig, layout: TrainerSection, work: Workload, gpu:
     else:
         stage, memory = worst_stage(model, layout, work)
         count = parameters_on_rank(model, layout, stage)
+    host = worst_host(model, layout)
     return LayoutPlan(
         layout=layout,
         stage=stage,
         parameters=count,
         memory=memory,
+        host=host,
         communication=step_communication(model, layout, work),
         cost=step_cost(model, layout, work, gpu),
-        misfit=misfit(memory, gpu),
+        misfit=gpu_misfit(memory, gpu) or host_misfit(host, layout, gpu),
     )
 
 

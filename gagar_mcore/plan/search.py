@@ -8,7 +8,8 @@ from itertools import product
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.plan.cost import Cost, step_cost
-from gagar_mcore.plan.gpus import GPUS_PER_NODE, USABLE_HOST_MEMORY, Gpu
+from gagar_mcore.plan.gpus import GPUS_PER_NODE, Gpu, node_gpus
+from gagar_mcore.plan.host import HostMemory, worst_host
 from gagar_mcore.plan.memory import Memory, worst_stage
 from gagar_mcore.plan.workload import Workload
 from gagar_mcore.trainer.layout import check_layout
@@ -57,28 +58,36 @@ def cheapest_fit(model: ModelConfig, layout: TrainerSection, work: Workload, gpu
     found = [_least_recomputation(model, layout, work, gpu, offload) for offload in (False, True)]
     candidates = [candidate for candidate in found if isinstance(candidate, Candidate)]
     if not candidates:
-        raise ValueError(found[-1])  # offloading takes least on the GPU
+        raise ValueError("; offloaded, ".join(dict.fromkeys(map(str, found))))
     return min(candidates, key=lambda candidate: candidate.cost.total)
 
 
 def _least_recomputation(model: ModelConfig, layout: TrainerSection, work: Workload, gpu: Gpu, offload: bool) -> Candidate | str:
     """With as much recomputation as memory needs; or why all of it is not enough."""
-    reason = None
+    layout = layout.model_copy(update={"offload_optimizer": offload})
+    reason = host_misfit(worst_host(model, layout), layout, gpu)
+    if reason is not None:
+        return reason
     for recompute in ("none", "selective", "full"):
-        variant = layout.model_copy(update={"recompute": recompute, "offload_optimizer": offload})
+        variant = layout.model_copy(update={"recompute": recompute})
         stage, memory = worst_stage(model, variant, work)
-        reason = misfit(memory, gpu)
+        reason = gpu_misfit(memory, gpu)
         if reason is None:
             return Candidate(variant, stage, memory, step_cost(model, variant, work, gpu))
     return str(reason)
 
 
-def misfit(memory: Memory, gpu: Gpu) -> str | None:
-    """Why it does not fit, None where it does."""
+def gpu_misfit(memory: Memory, gpu: Gpu) -> str | None:
+    """Why a GPU cannot hold it, None where it can."""
     if memory.total > gpu.usable_memory:
         return f"memory: more than the {gpu.usable_memory / 1e9:.0f} GB of a GPU that are free for it"
-    if memory.host * GPUS_PER_NODE > USABLE_HOST_MEMORY:
-        return f"memory: more than the {USABLE_HOST_MEMORY / 1e9:.0f} GB of a node's host that are free for it"
+    return None
+
+
+def host_misfit(host: HostMemory, layout: TrainerSection, gpu: Gpu) -> str | None:
+    """Why a node cannot hold it, None where it can."""
+    if host.total * node_gpus(layout.world_size) > gpu.usable_node_memory:
+        return f"host memory: more than the {gpu.usable_node_memory / 1e9:.0f} GB of a node that are free for it"
     return None
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.parameters import active_parameters, count_parameters
+from gagar_mcore.plan.gpus import node_gpus
 from gagar_mcore.plan.plan import LayoutPlan, Plan
 from gagar_mcore.plan.source import SIZES
 
@@ -40,7 +41,7 @@ def plan_json(plan: Plan) -> str:
         "fits": plan.fits,
         "verdict": verdict(plan),
         "remarks": list(plan.remarks),
-        "gpu": asdict(plan.gpu) | {"usable_memory": plan.gpu.usable_memory},
+        "gpu": asdict(plan.gpu) | {"usable_memory": plan.gpu.usable_memory, "usable_node_memory": plan.gpu.usable_node_memory},
         "gpus": plan.gpus,
         "enough_gpus": plan.enough,
         "step": asdict(plan.work) | {"tokens": plan.work.tokens},
@@ -96,23 +97,31 @@ def _details(plan: Plan, chosen: LayoutPlan) -> list[RenderableType]:
         parameters.add_row(kind.name, *(f"{getattr(count, kind.name) / 1e6:,.1f}" for count in (whole, chosen.parameters)))
     return [
         parameters,
-        _amounts(f"memory, GB a GPU of {where}", chosen.memory, 1e9, ("host",)),
+        _amounts(f"memory, GB a GPU of {where}", chosen.memory, 1e9),
+        _host_table(plan, chosen),
         _amounts("sent in a step, GB a GPU", chosen.communication, 1e9),
         _amounts("seconds a step (a ranking, no prediction)", chosen.cost, 1),
         _amounts("new weights to the engines, GB", plan.weight_sync, 1e9, total=False),
     ]
 
 
-def _amounts(title: str, amounts: Any, unit: float, beside: tuple[str, ...] = (), total: bool = True) -> Table:
-    """`beside`: kinds that the total leaves out."""
+def _host_table(plan: Plan, chosen: LayoutPlan) -> Table:
+    table = _amounts("its host's memory, GB a GPU", chosen.host, 1e9)
+    table.add_row("a node", f"{_on_node(plan, chosen) / 1e9:,.2f}")
+    table.add_row("free there", f"{plan.gpu.usable_node_memory / 1e9:,.2f}", style="dim")
+    return table
+
+
+def _on_node(plan: Plan, chosen: LayoutPlan) -> float:
+    return chosen.host.total * node_gpus(plan.gpus)
+
+
+def _amounts(title: str, amounts: Any, unit: float, total: bool = True) -> Table:
     table = _table(title, "kind", "")
     for kind in fields(amounts):
-        if kind.name not in beside:
-            table.add_row(kind.name, f"{getattr(amounts, kind.name) / unit:,.2f}")
+        table.add_row(kind.name, f"{getattr(amounts, kind.name) / unit:,.2f}")
     if total:
         table.add_row("total", f"{amounts.total / unit:,.2f}", style="bold")
-    for name in beside:
-        table.add_row(name, f"{getattr(amounts, name) / unit:,.2f}", style="dim")
     return table
 
 
@@ -158,6 +167,7 @@ def _chosen_json(plan: Plan, chosen: LayoutPlan) -> dict[str, Any]:
         "microbatches": plan.work.microbatches(chosen.layout),
         "parameters": _with_total(chosen.parameters, "model"),
         "memory": _with_total(chosen.memory),
+        "host_memory": _with_total(chosen.host) | {"node": _on_node(plan, chosen)},
         "communication": _with_total(chosen.communication),
         "seconds": _with_total(chosen.cost),
         "misfit": chosen.misfit,

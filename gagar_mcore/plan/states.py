@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.parameters import ParameterCount
-from gagar_mcore.plan.activations import value_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +22,11 @@ def training_states(count: ParameterCount, layout: TrainerSection) -> States:
         gradients=gradient_bytes(layout) * (dense + experts),
         optimizer=state_bytes(layout) * (dense / dense_replicas(layout) + experts / expert_replicas(layout)),
     )
+
+
+def value_bytes(layout: TrainerSection) -> int:
+    """Of a weight or an activation."""
+    return 2 if layout.precision == "bf16" else 4
 
 
 def state_bytes(layout: TrainerSection) -> int:

@@ -121,7 +121,7 @@ def test_a_model_that_the_machine_cannot_hold_is_refused_with_the_figures(tmp_pa
     ("gpu", "layout", "message"),
     [
         ("h200", [], None),
-        ("h100", [], None),
+        ("h100", ["trainer.offload_optimizer=true"], None),
         ("h100", ["trainer.ep=16"], r"a rank of pipeline stage \d takes 1\d\d\.\d GB.*one h100 .*trainer.offload_optimizer=true"),
         ("h100", ["trainer.ep=16", "trainer.offload_optimizer=true"], None),
         ("h200", ["trainer.pp=1", "trainer.dp=4"], "trainer: cannot fit"),

@@ -49,14 +49,14 @@ def test_a_layout_that_does_not_fit_says_why_and_what_would(capsys):
     assert not data["fits"] and "more than the 72 GB" in data["plan"]["misfit"]
     assert data["layouts"] and data["verdict"].endswith("another layout below does")
     few = plan(capsys, "mimo-v2-flash", gpus=8)
-    assert few["plan"] is None and few["layouts"] == [] and few["enough_gpus"] == 32
+    assert few["plan"] is None and few["layouts"] == [] and few["enough_gpus"] == 64
 
 
 def test_tables_name_what_json_does(capsys):
     options = {"gpus": None, "gpu": None, "context": None, "mean": False, "as_json": False}
     assert plan_recipe("tiny", [], **options)
     text = capsys.readouterr().out
-    for word in ("TP 2", "router", "host", "bubble", "mxfp4", "layouts that fit 2 h200"):
+    for word in ("TP 2", "router", "a node", "bubble", "mxfp4", "layouts that fit 2 h200"):
         assert word in text
 
 

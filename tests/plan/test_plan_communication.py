@@ -5,10 +5,11 @@ from dataclasses import asdict
 import pytest
 
 from gagar_mcore.config.learning import TrainerSection
+from gagar_mcore.models.flops import attention_flops
 from gagar_mcore.models.presets import preset
 from gagar_mcore.plan.communication import step_communication
 from gagar_mcore.plan.cost import step_cost
-from gagar_mcore.plan.gpus import GPUS, LINK_EFFICIENCY
+from gagar_mcore.plan.gpus import COMPUTE_EFFICIENCY, GPUS, LINK_EFFICIENCY
 from gagar_mcore.plan.parameters import parameters_on_rank
 from gagar_mcore.plan.workload import Workload
 
@@ -47,10 +48,13 @@ def test_a_stage_passes_activations_on_and_gradients_back():
 
 
 def test_a_ring_for_global_layers_and_a_halo_for_sliding_ones():
+    """Keys and values go to three other ranks forward and backward, their gradients, in fp32, all the way round."""
     key = (32 + 24) * 4
-    ring = 2 * 3 * (4 - 1) * 64 * 64 * 2 * key  # layers, passes, steps, sequences, own tokens, heads
-    halo = 2 * 2 * 64 * 2 * 32 * 4 * key  # layers, passes, sequences, chunks, window, heads
-    assert sent(cp=4)["context"] == ring + halo
+    own, halo = 64 * 64 * 2 * key, 2 * 64 * 2 * 31 * 4 * key  # tokens, heads; layers, sequences, chunks, reach, heads
+    assert sent(cp=4)["context"] == 2 * (3 + 3 + 4) * own + 2 * halo
+    assert sent(cp=4, recompute="full")["context"] == 2 * (3 + 3 + 3 + 4) * own + 3 * halo
+    small = sent(cp=4, precision="bf16")["context"]
+    assert small == 2 * (3 / 2 + 3 / 2 + 4) * own + 2 * halo / 2
 
 
 def test_replicas_reduce_what_trains_and_gather_what_they_updated():
@@ -78,3 +82,12 @@ def test_interleaving_and_more_micro_batches_shrink_the_bubble():
     more = step_cost(model, layout, Workload(512, 32768), h100)
     chunks = step_cost(model, layout.model_copy(update={"vpp": 2}), Workload(128, 32768), h100)
     assert chunks.bubble < 0.6 * usual.bubble and more.bubble == pytest.approx(usual.bubble)
+
+
+def test_context_parallel_attention_computes_in_fp32():
+    model, h100, work = preset("mimo-v2-flash"), GPUS["h100"], Workload(128, 32768)
+    alone, spread = (TrainerSection(tp=1, ep=1, cp=cp, dp=32 // cp, precision="bf16") for cp in (1, 2))
+    attention = 3 * 128 * float(attention_flops(model, 32768)) / 32 / COMPUTE_EFFICIENCY
+    more = attention * (1 / h100.fp32_flops - 1 / h100.flops)
+    difference = step_cost(model, spread, work, h100).compute - step_cost(model, alone, work, h100).compute
+    assert difference == pytest.approx(more)

@@ -40,10 +40,21 @@ def test_the_tiny_recipes_fit_everywhere(name):
 
 
 def test_on_a_cpu_what_all_ranks_hold_counts():
-    """fp32: 16 bytes a parameter on one rank; data-parallel ranks hold 8 more each."""
+    """fp32: 16 bytes a parameter on one rank and 16 for its checkpoint; data-parallel ranks hold 8 and 16 more each, and all of
+    them one of the two embeddings on its way to a file."""
     one, eight = (load_recipe("tiny", ["trainer.tp=1", "trainer.ep=1", f"trainer.dp={dp}"]) for dp in (1, 8))
-    vocabulary = int(host_memory() / (2 * 16 * 128))  # what one rank holds is as large as the machine's memory
+    vocabulary = int(host_memory() / ((2 * 32 + 4) * 128))  # what one rank holds is as large as the machine's memory
     check_fit(one, replace(preset("tiny"), vocab_size=int(0.9 * vocabulary)))
     for recipe, share in ((one, 1.1), (eight, 0.3)):
         with pytest.raises(RecipeError, match="cannot fit"):
             check_fit(recipe, replace(preset("tiny"), vocab_size=int(share * vocabulary)))
+
+
+def test_a_node_whose_host_is_too_small_is_refused():
+    recipe = load_recipe("pro-1t")
+    check_fit(recipe, preset("mimo-v2.6-pro"))
+    small = load_recipe("pro-1t", ["cluster.node_memory_gb=500"])
+    with pytest.raises(
+        RecipeError, match=r"cannot fit: 8 ranks of a node take \d+\.\d GB of its host's memory .*node_memory_gb.* 500\.0 GB"
+    ):
+        check_fit(small, preset("mimo-v2.6-pro"))

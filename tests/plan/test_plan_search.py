@@ -2,12 +2,13 @@ import pytest
 
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.presets import preset
-from gagar_mcore.plan.gpus import GPUS
+from gagar_mcore.plan.gpus import GPUS, find_gpu
 from gagar_mcore.plan.search import cheapest_fit, search_layouts
 from gagar_mcore.plan.workload import Workload
 from gagar_mcore.trainer.layout import check_layout
 
 FLASH = preset("mimo-v2-flash")
+SIZES = ((127, "GPU"), (1600, "node"))
 START = TrainerSection(tp=1, ep=1, precision="bf16", tokens_per_microbatch=16384)
 
 
@@ -38,8 +39,16 @@ def test_the_published_layout_is_among_them(found):
 def test_the_others_are_counted_by_reason(found):
     reasons = " ".join(found.refused)
     assert "trainer.tp: 8 does not divide the 4 key-value heads" in reasons
-    assert found.refused["memory: more than the 127 GB of a GPU that are free for it"] > 0
+    gpu, host = (f"memory: more than the {gigabytes} GB of a {what} that are free for it" for gigabytes, what in SIZES)
+    assert found.refused[f"host {host}"] > 0 and found.refused[f"{gpu}; offloaded, host {host}"] > 0
     assert all(count > 0 for count in found.refused.values())
+
+
+def test_the_host_of_a_node_can_be_too_small():
+    few = search_layouts(FLASH, START, Workload(128, 32768), GPUS["h200"], 32)
+    reason = "host memory: more than the 1600 GB of a node that are free for it"
+    assert not few.feasible and few.refused[reason] > 0
+    assert search_layouts(FLASH, START, Workload(128, 32768), find_gpu("h200", 4000), 32).feasible
 
 
 def test_memory_that_is_there_buys_less_recomputation():
