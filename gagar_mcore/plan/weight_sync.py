@@ -1,4 +1,4 @@
-"""Bytes that new weights take on their way to the engines, by format; multi-token prediction stays with the trainer."""
+"""Bytes of new weights that engines read, by format; they do not run multi-token prediction."""
 
 from dataclasses import dataclass, replace
 

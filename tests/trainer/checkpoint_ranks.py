@@ -94,6 +94,7 @@ def run_stages(stages: list[Stage]) -> None:
 
 def run_stage(stage: Stage) -> dict[str, Any]:
     from gagar_mcore.trainer.checkpoint import load_checkpoint
+    from gagar_mcore.trainer.sharded_state import sharded_state
 
     recipe = stage.recipe
     change_layout(recipe.trainer)
@@ -105,7 +106,20 @@ def run_stage(stage: Stage) -> dict[str, Any]:
         assert load_checkpoint(policy, RunLayout(stage.root / f"{stage.place - 1}")) == SAVED
     random = torch.get_rng_state()
     visible = save_while_training(policy, recipe, RunLayout(stage.root / f"{stage.place}"))
-    return {"random": random, "visible while training": visible, "weights": whole_weights(policy)}
+    room = storage_bytes(sharded_state(policy, with_random=False, is_loading=True)["optimizer"])
+    return {"random": random, "visible while training": visible, "weights": whole_weights(policy), "room to load": room}
+
+
+def storage_bytes(state: dict[Any, Any]) -> int:
+    """Of the memory behind the sharded tensors of a nested state."""
+    nested, storages = [state], {}
+    while nested:
+        value = nested.pop()
+        if isinstance(value, dict):
+            nested += value.values()
+        elif isinstance(tensor := getattr(value, "data", None), torch.Tensor):
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+    return sum(storages.values())
 
 
 def save_while_training(policy: Any, recipe: Recipe, run: RunLayout) -> bool:

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint as torch_checkpoint
-from checkpoint_ranks import BF16, CHAINS, REFUSALS, SAVED
+from checkpoint_ranks import BF16, CHAINS, REFUSALS, SAVED, Stage
 from conftest import ENVIRONMENT
+from layout_ranks import MODELS
 
+from gagar_mcore.plan.host import host_on_rank
 from gagar_mcore.records.layout import RunLayout
 
 LONG = [chain for chain in CHAINS if chain.endswith("one to eight")]
@@ -69,6 +71,14 @@ def test_what_another_layout_saved_loads_bit_by_bit_and_goes_on_the_same(chains,
     through, resumed = (torch.load(root / f"{at}.pt")["weights"] for at in (0, place))
     for name, expected in through.items():
         torch.testing.assert_close(resumed[name], expected, **tolerance(CHAINS[chain][place], CHAINS[chain][0]), msg=name)
+
+
+@pytest.mark.parametrize(("chain", "place"), PASSES)
+def test_to_load_it_takes_the_room_on_the_host_that_the_plan_counts(chains, chain, place):
+    stage = Stage(chains / chain, place, CHAINS[chain][place])
+    layout = stage.recipe.trainer.model_copy(update={"async_checkpoint": False})
+    planned = host_on_rank(MODELS[stage.family], layout, stage=0).checkpoint
+    assert torch.load(chains / chain / f"{place}.pt")["room to load"] == pytest.approx(planned, rel=0.01)
 
 
 def test_random_states_come_back_in_the_layout_that_saved_them(chains):
