@@ -2,7 +2,7 @@
 beside DeepSpeed ZeRO-2, on the same model, sequences and cores.
 
     python benchmarks/trainer.py [--rounds N] [--layout "tp2 ep2" ...] [--deepspeed PYTHON] [--json]
-    python benchmarks/trainer.py --device cuda --preset mini [--profile]
+    python benchmarks/trainer.py --device cuda --preset mini [--local] [--profile]
 
 Every contender is a group of processes of its own; rounds go through all of them in turn, and the best round counts. `even`
 sequences have one length, which costs nobody padding; `ragged` ones are long-tailed, packed here and padded to the longest of a
@@ -29,7 +29,8 @@ DEEPSPEED = Path(".venv-deepspeed/bin/python")
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """implementation: `gagar`, `transformers` or `deepspeed`; layout: sizes as in `tp2 ep2`, of gagar, or `dp2` of DeepSpeed."""
+    """implementation: `gagar`, `transformers` or `deepspeed`; layout: sizes as in `tp2 ep2`, of gagar, or `dp2` of DeepSpeed;
+    local: gagar with Megatron's own modules also where Transformer Engine is."""
 
     implementation: str
     lengths: str
@@ -38,6 +39,7 @@ class Contender:
     device: str = "cpu"
     steps: int = 3
     profile: bool = False
+    local: bool = False
 
     @property
     def name(self) -> str:
@@ -103,7 +105,7 @@ def _world_size(layout: str) -> int:
 def contenders(options: argparse.Namespace) -> list[Contender]:
     common = {"preset": options.preset, "device": options.device, "profile": options.profile}
     if options.device == "cuda":
-        return [Contender("gagar", "ragged", **common)]
+        return [Contender("gagar", "long", local=options.local, **common)]
     found = [Contender(who, lengths, **common) for lengths in ("even", "ragged") for who in ("gagar", "transformers")]
     found += [Contender("gagar", "even", layout, **common) for layout in options.layout or LAYOUTS]
     found += [Contender("gagar", "ragged", "dp2", **common)]
@@ -130,6 +132,7 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     parser.add_argument("--layout", action="append", help="sizes, like 'tp2 ep2'; may be given several times")
     parser.add_argument("--preset", default="tiny")
     parser.add_argument("--device", type=arguments.device, default="cpu")
+    parser.add_argument("--local", action="store_true", help="on a GPU, without Transformer Engine")
     parser.add_argument("--deepspeed", type=Path, default=DEEPSPEED, help="a Python that has deepspeed")
     parser.add_argument("--profile", action="store_true", help="the three largest costs of a step")
     parser.add_argument("--json", action="store_true")

@@ -13,6 +13,7 @@ import numpy as np
 WARM_UP = 1
 TOKENS = 4096  # of a step, about
 EVEN = 128
+LONG_TOKENS = 131072
 LR = 1e-3
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "B200": 2250e12}  # dense bf16, from NVIDIA's data sheets
 
@@ -43,11 +44,13 @@ def sizes(layout: str) -> dict[str, int]:
 
 
 def lengths(kind: str) -> np.ndarray:
-    """Of a step's sequences: all of 128 tokens, or log-normal ones with a median of 90, at most 1,000."""
+    """Of a step's sequences: all of 128 tokens (`even`), log-normal ones with a median of 90, at most 1,000 (`ragged`), or with
+    one of 3,000, at most 16,384 (`long`)."""
     if kind == "even":
         return np.full(TOKENS // EVEN, EVEN)
-    drawn = np.random.default_rng(0).lognormal(4.5, 0.8, 1000).clip(8, 1000).astype(np.int64)
-    return drawn[: int(np.searchsorted(drawn.cumsum(), TOKENS))]
+    median, longest, total = (3000, 16384, LONG_TOKENS) if kind == "long" else (90, 1000, TOKENS)
+    drawn = np.random.default_rng(0).lognormal(np.log(median), 0.8, 1000).clip(8, longest).astype(np.int64)
+    return drawn[: int(np.searchsorted(drawn.cumsum(), total))]
 
 
 def sequences(kind: str, vocab_size: int) -> list[np.ndarray]:
@@ -58,6 +61,7 @@ def sequences(kind: str, vocab_size: int) -> list[np.ndarray]:
 def gagar_step(setting: dict[str, Any]) -> tuple[Step, Callable[[float], dict[str, float]]]:
     """A step of fine-tuning on all tokens; on a GPU in bf16."""
     from gagar_mcore.config.learning import TrainerSection
+    from gagar_mcore.models.backends import best_backend, local_backend
     from gagar_mcore.models.flops import training_flops
     from gagar_mcore.models.init import random_tensors
     from gagar_mcore.models.presets import preset
@@ -82,7 +86,8 @@ def gagar_step(setting: dict[str, Any]) -> tuple[Step, Callable[[float], dict[st
     from gagar_mcore.trainer.shards import load_tensors
 
     model = preset(setting["preset"])
-    policy = build_policy(model, trainer)
+    backend = local_backend() if setting["local"] else best_backend(trainer.cp)
+    policy = build_policy(model, trainer, backend=backend)
     load_tensors(policy.chunks, model, random_tensors(model, 0))
     drawn = sequences(setting["lengths"], model.vocab_size)
     bounds = np.cumsum([0, *map(len, drawn)], dtype=np.int64)

@@ -37,11 +37,7 @@ class _Attention(torch.autograd.Function):
 
 def attend(query: Tensor, key: Tensor, value: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
     """Attention without sinks, and the logarithm of its denominator, by which parts over different keys are merged:
-    output `[Nq, H, dv]` and lse `[Nq, H]`, at least float32; 0 and minus infinity for queries of no span.
-
-    A fused kernel can stand here if it returns both, and its backward kernel, given the merged lse, in `attend_backward`:
-    variable-length FlashAttention does, with `spans` as cumulative lengths and its mask aligned at the bottom right. None has
-    been executed."""
+    output `[Nq, H, dv]` and lse `[Nq, H]`, at least float32; 0 and minus infinity for queries of no span."""
     precision = torch.promote_types(query.dtype, torch.float32)
     heads = query.shape[1]
     output = query.new_zeros(len(query) + 1, heads, value.shape[2], dtype=precision)
