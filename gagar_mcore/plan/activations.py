@@ -80,10 +80,25 @@ def passes_in_flight(layout: TrainerSection, stage: int, microbatches: int) -> f
 def chunked_logits(model: ModelConfig, layout: TrainerSection, work: Workload) -> float:
     """Log-probs without full logits: one chunk, a few bytes a token, hidden states of all tokens and their gradient, and the
     gradient of the output layer in fp32 and in its own precision, as `gagar_mcore.ops.logprob` says."""
-    tokens, size = work.tokens_at_once(layout), value_bytes(layout)
-    weights = model.vocab_size * model.hidden_size / layout.tp
-    a_token = 64 + 48 * layout.tp + 2 * model.hidden_size * size
-    return LOGITS_CHUNK + tokens * a_token + weights * (4 if size == 4 else 4 + size)
+    size, weights = value_bytes(layout), model.vocab_size * model.hidden_size / layout.tp
+    return LOGITS_CHUNK + _scored(model, layout, work) + weights * (4 if size == 4 else 4 + size)
+
+
+def mtp_kept(model: ModelConfig, layout: TrainerSection, work: Workload) -> float:
+    """Bytes from forward to backward pass on the last stage where multi-token prediction trains. Nothing of its layers is
+    computed again; each also keeps what enters its norms and its projection, and what its log-probs take. The input embedding
+    comes from the first stage."""
+    if layout.mtp == "frozen":
+        return 0.0
+    layer = layer_activations(model, layout.model_copy(update={"recompute": "none"}), work, model.num_layers)
+    stream = work.tokens_at_once(layout) / layout.tp * model.hidden_size * value_bytes(layout)
+    embedding = model.vocab_size * model.hidden_size / layout.tp * value_bytes(layout) if layout.pp > 1 else 0.0
+    return model.mtp_layers * (layer.kept + 6 * stream + _scored(model, layout, work)) + embedding
+
+
+def _scored(model: ModelConfig, layout: TrainerSection, work: Workload) -> float:
+    """Hidden states of all tokens, their gradient, and a few bytes a token."""
+    return work.tokens_at_once(layout) * (64 + 48 * layout.tp + 2 * model.hidden_size * value_bytes(layout))
 
 
 def full_logits(model: ModelConfig, layout: TrainerSection, work: Workload) -> float:

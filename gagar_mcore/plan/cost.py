@@ -69,31 +69,31 @@ def _seconds(sent: float, gpu: Gpu, apart: int, ranks: int) -> float:
 def _compute_seconds(model: ModelConfig, layout: TrainerSection, work: Workload, gpu: Gpu) -> float:
     """On the busiest stage. Under context parallelism attention is plain PyTorch in fp32."""
     passes = 4 if layout.recompute == "full" else 3
-    linear, attention = _sequence_flops(model, work.context)
+    linear, attention = _sequence_flops(model, work.context, layout.mtp == "train")
     a_sequence = linear / gpu.flops + attention / (gpu.flops if layout.cp == 1 else gpu.fp32_flops)
     a_rank = passes * a_sequence * work.sequences / layout.world_size / COMPUTE_EFFICIENCY
     return a_rank * _pipeline_skew(model, layout)
 
 
 @lru_cache
-def _sequence_flops(model: ModelConfig, context: int) -> tuple[float, float]:
+def _sequence_flops(model: ModelConfig, context: int, mtp: bool) -> tuple[float, float]:
     """Of one forward pass: linear layers, attention between tokens."""
-    return linear_flops(model) * context, float(attention_flops(model, context))
+    return linear_flops(model, mtp) * context, float(attention_flops(model, context, mtp))
 
 
 def _pipeline_skew(model: ModelConfig, layout: TrainerSection) -> float:
     """Work of the busiest stage over the mean."""
     parts = stage_layers(model.num_layers, layout.pp, layout.vpp)
     stages = [float(sum(parts[stage :: layout.pp])) for stage in range(layout.pp)]
-    stages[-1] += _output_layers(model)
+    stages[-1] += _output_layers(model, layout.mtp == "train")
     return max(stages) * layout.pp / sum(stages)
 
 
 @lru_cache
-def _output_layers(model: ModelConfig) -> float:
-    """How many layers the output layer works as much as."""
-    output = 2 * model.vocab_size * model.hidden_size
-    return output * model.num_layers / (linear_flops(model) - output)
+def _output_layers(model: ModelConfig, mtp: bool) -> float:
+    """How many layers work as much as the output layer, and multi-token prediction where it trains."""
+    layers = linear_flops(model) - 2 * model.vocab_size * model.hidden_size
+    return (linear_flops(model, mtp) - layers) * model.num_layers / layers
 
 
 def _offload_seconds(model: ModelConfig, layout: TrainerSection) -> float:

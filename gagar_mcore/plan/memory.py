@@ -1,7 +1,7 @@
 """Bytes that training takes on one GPU."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.config import ModelConfig
@@ -11,6 +11,7 @@ from gagar_mcore.plan.activations import (
     chunked_logits,
     full_logits,
     layer_activations,
+    mtp_kept,
     passes_in_flight,
 )
 from gagar_mcore.plan.parameters import layer_kinds, mean_parameters, parameters_on_rank, unlike_stages
@@ -51,7 +52,8 @@ def memory_on_rank(
     layers = [(layer_activations(model, layout, work, layer), count) for layer, count in kinds.items()]
     in_flight = passes_in_flight(layout, stage, work.microbatches(layout))
     logits = chunked_logits(model, layout, work) if stage == layout.pp - 1 else 0.0
-    return _memory(parameters_on_rank(model, layout, stage), layout, layers, in_flight, imbalance, logits)
+    memory = _memory(parameters_on_rank(model, layout, stage), layout, layers, in_flight, imbalance, logits)
+    return memory if logits == 0 else replace(memory, activations=memory.activations + mtp_kept(model, layout, work))
 
 
 def worst_stage(

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 
 from gagar_mcore.config.learning import TrainerSection
-from gagar_mcore.models.flops import attention_flops
+from gagar_mcore.models.flops import attention_flops, training_flops
 from gagar_mcore.models.presets import preset
 from gagar_mcore.plan.communication import step_communication
 from gagar_mcore.plan.cost import step_cost
@@ -91,3 +91,12 @@ def test_context_parallel_attention_computes_in_fp32():
     more = attention * (1 / h100.fp32_flops - 1 / h100.flops)
     difference = step_cost(model, spread, work, h100).compute - step_cost(model, alone, work, h100).compute
     assert difference == pytest.approx(more)
+
+
+def test_multi_token_prediction_that_trains_takes_its_time():
+    model, h100, work = preset("mimo-v2-flash"), GPUS["h100"], Workload(128, 32768)
+    frozen, trained = (TrainerSection(tp=1, ep=1, dp=32, precision="bf16", mtp=mtp) for mtp in ("frozen", "train"))
+    operations = [float(training_flops(model, 32768, mtp=mtp)) for mtp in (False, True)]
+    ratio = step_cost(model, trained, work, h100).compute / step_cost(model, frozen, work, h100).compute
+    assert ratio == pytest.approx(operations[1] / operations[0])
+    assert ratio > 1.05

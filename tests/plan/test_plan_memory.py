@@ -59,6 +59,19 @@ def test_precision_of_gradients_and_moments():
     assert exact.optimizer == pytest.approx(usual.optimizer * 8 / 12)  # weights are their own master copy
 
 
+def test_multi_token_prediction_that_trains_is_kept_on_the_last_stage():
+    frozen, trained = (
+        [memory_on_rank(preset(FLASH), layout(128, 4, 16, 4, 2, mtp=mtp), WORK, stage) for stage in range(4)]
+        for mtp in ("frozen", "train")
+    )
+    assert frozen[:3] == trained[:3]
+    tokens, heads = 16384, 64 + 8
+    layer = tokens / 4 * 2 * (4 * 4096 + heads * (192 + 128) + 3 * 16384)  # norms and residuals, attention, dense network
+    more = trained[3].activations - frozen[3].activations
+    assert more == pytest.approx(3 * (layer + tokens * 2 * 4096 * (6 / 4 + 2)) + 2 * 152576 * 4096 / 4, rel=0.01)
+    assert trained[3].gradients - frozen[3].gradients == pytest.approx(4 * 987_820_224 / 4, rel=0.001)
+
+
 def test_interleaving_holds_more_micro_batches_in_flight():
     assert memory(vpp=2).activations > memory().activations
 
