@@ -168,7 +168,7 @@ def build_model(model: ModelConfig, config: TransformerConfig, backend: Backend,
     )
     if gpt.post_process and model.mtp_layers:
         gpt.mtp = MtpBlock(config, backend, model, gpt.vp_stage)
-    _mark_shards(gpt)
+    mark_shards(gpt)
     keep_order(gpt)
     for name, parameter in gpt.named_parameters():
         if ".experts." in name:
@@ -185,13 +185,15 @@ def _local_layers(config: TransformerConfig, rank: int, chunk: int) -> Sequence[
     return layers
 
 
-def _mark_shards(gpt: GPTModel) -> None:
-    """Megatron before 0.19 marks sharded weights while it initialises them, which is not done here; a shard without the mark
-    passes for a copy, and its part is lost from the norm of the gradient."""
+def mark_shards(gpt: torch.nn.Module) -> None:
+    """Megatron before 0.19 marks sharded weights while it initialises them, which is not done here, and Transformer Engine never
+    marks its sinks; a shard without the mark passes for a copy, and its part is lost from the norm of the gradient."""
     for module in gpt.modules():
-        if hasattr(getattr(module, "weight", None), "tensor_model_parallel"):
-            continue
         if isinstance(module, ColumnParallelLinear | VocabParallelEmbedding):
-            set_tensor_model_parallel_attributes(module.weight, True, 0, 1)
+            shard, dim = module.weight, 0
         elif isinstance(module, RowParallelLinear):
-            set_tensor_model_parallel_attributes(module.weight, True, 1, 1)
+            shard, dim = module.weight, 1
+        else:
+            shard, dim = getattr(module, "softmax_offset", None), 0
+        if isinstance(shard, torch.nn.Parameter) and not hasattr(shard, "tensor_model_parallel"):
+            set_tensor_model_parallel_attributes(shard, True, dim, 1)

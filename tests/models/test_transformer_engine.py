@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from gagar_mcore.models.attention import GroupedAttention, GroupedAttentionSubmodules
+from gagar_mcore.models.megatron import mark_shards
 from gagar_mcore.models.presets import preset
 from gagar_mcore.models.weight_map import rule_name
 
@@ -78,3 +79,22 @@ def test_experts_in_one_module_have_the_rules_of_experts_in_many():
     grouped = "decoder.layers.3.mlp.experts.linear_fc2.weight17"
     assert rule_name(grouped) == "decoder.layers.3.mlp.experts.local_experts.17.linear_fc2.weight"
     assert rule_name("decoder.layers.0.mlp.linear_fc1.weight") == "decoder.layers.0.mlp.linear_fc1.weight"
+
+
+class Sinks(torch.nn.Module):
+    """Stands for Transformer Engine's attention of a sliding layer, which registers its sinks so, without a mark."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.softmax_offset = torch.nn.Parameter(torch.zeros(4))
+        self.weight = torch.nn.Parameter(torch.zeros(4))
+
+
+def test_sinks_count_on_every_tensor_parallel_rank():
+    layer = torch.nn.Sequential(Sinks())
+    for _ in range(2):  # a mark may be there before
+        mark_shards(layer)
+
+    sinks = layer[0].softmax_offset
+    assert (sinks.tensor_model_parallel, sinks.partition_dim, sinks.partition_stride) == (True, 0, 1)
+    assert not hasattr(layer[0].weight, "tensor_model_parallel")
