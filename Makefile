@@ -8,6 +8,7 @@ VENV := .venv
 VERL := .venv-verl
 MCORE019 := .venv-mcore019
 DEEPSPEED := .venv-deepspeed
+SGLANG := .venv-sglang
 RUN := $(VENV)/bin/python
 SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 TORCH := $(shell sed -n 's/^torch==/torch==/p' requirements.lock)
@@ -17,7 +18,7 @@ SMOKE_OUTPUT ?= runs/smoke
 SMOKE_ARGS ?=
 SMOKE_GPU_OUTPUT ?= runs/smoke-gpu
 
-.PHONY: smoke smoke-gpu deepspeed test test-layouts test-verl test-mcore019 lint wheel clean
+.PHONY: smoke smoke-gpu deepspeed test test-layouts test-verl test-mcore019 test-sglang lint wheel clean
 
 smoke: $(VENV)/.installed
 	@rm -rf "$(SMOKE_OUTPUT)"
@@ -43,6 +44,10 @@ test-verl: $(VERL)/.installed
 # The trainer under the Megatron-Core of the GPU lane, which declares Python 3.12 but runs on 3.11.
 test-mcore019: $(MCORE019)/.installed
 	$(MCORE019)/bin/python -m pytest tests/models tests/trainer
+
+# The engine on SGLang's real server, which wants other packages than the trainer, on this machine's CPU.
+test-sglang: $(SGLANG)/.installed
+	$(SGLANG)/bin/python -m pytest -m sglang tests/engine
 
 # A peer of benchmarks/trainer.py.
 deepspeed: $(DEEPSPEED)/.installed
@@ -84,6 +89,12 @@ $(DEEPSPEED)/.installed: requirements-deepspeed.lock $(VENV)/.installed
 	$(call on_top_of_venv,$(DEEPSPEED))
 	@touch $@
 
+$(SGLANG)/.installed: requirements-sglang.lock $(VENV)/.installed-dev
+	$(RUN) -m venv --clear $(SGLANG)
+	$(SGLANG)/bin/python -m pip install --no-deps -r requirements-sglang.lock
+	$(call on_top_of_venv,$(SGLANG))
+	@touch $@
+
 $(MCORE019)/.installed: requirements-mcore019.lock $(VENV)/.installed-dev
 	$(RUN) -m venv --clear $(MCORE019)
 	$(MCORE019)/bin/python -m pip install --no-deps --only-binary=:all: --ignore-requires-python --python-version 3.12 \
@@ -93,4 +104,4 @@ $(MCORE019)/.installed: requirements-mcore019.lock $(VENV)/.installed-dev
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VERL) $(DEEPSPEED) $(MCORE019) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VERL) $(DEEPSPEED) $(MCORE019) $(SGLANG) build dist .pytest_cache .mypy_cache .ruff_cache

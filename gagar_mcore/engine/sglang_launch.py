@@ -1,0 +1,31 @@
+"""SGLang's server: `python -m gagar_mcore.engine.sglang_launch FLAGS`, run by a Python that has SGLang.
+
+It ends with the process that started it. Its keys come by environment: every user of the machine can read a command line."""
+
+import os
+import sys
+
+from gagar_mcore.engine import sglang_cpu
+from gagar_mcore.lifetime import die_with_parent
+
+KEYS = {"GAGAR_ENGINE_KEY": "--api-key", "GAGAR_ENGINE_ADMIN_KEY": "--admin-api-key"}
+
+if sglang_cpu.wanted():
+    sglang_cpu.install()  # as the module is imported: each of SGLang's processes imports it before its own
+
+
+def main() -> None:
+    die_with_parent()
+    keys = [text for name, flag in KEYS.items() if name in os.environ for text in (flag, os.environ.pop(name))]
+    from sglang.launch_server import run_server
+    from sglang.srt.server_args import prepare_server_args
+    from sglang.srt.utils import kill_process_tree
+
+    try:
+        run_server(prepare_server_args([*sys.argv[1:], *keys]))
+    finally:
+        kill_process_tree(os.getpid(), include_parent=False)
+
+
+if __name__ == "__main__":
+    main()
