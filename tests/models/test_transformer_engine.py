@@ -2,6 +2,7 @@
 attention passes, and its parameters find their rules."""
 
 import ast
+import importlib
 import importlib.util
 import inspect
 from pathlib import Path
@@ -11,19 +12,21 @@ from typing import Any
 import pytest
 import torch
 
-from gagar_mcore.models.attention import GroupedAttention, GroupedAttentionSubmodules
-from gagar_mcore.models.megatron import mark_shards
+from gagar_mcore.models import backends
+from gagar_mcore.models.attention import GroupedAttention, GroupedAttentionSubmodules, PackedCoreAttention
+from gagar_mcore.models.megatron import Execution, Parallelism, mark_shards, transformer_config
+from gagar_mcore.models.packed import packed_sequences
 from gagar_mcore.models.presets import preset
 from gagar_mcore.models.weight_map import rule_name
 
 WRAPPERS = Path(importlib.util.find_spec("megatron.core").submodule_search_locations[0]) / "extensions" / "transformer_engine.py"
 
 
-def signature(name: str, constructor: str = "__init__") -> inspect.Signature:
-    """That of a class's constructor, read from the source of Megatron's wrappers."""
+def signature(name: str, method: str = "__init__") -> inspect.Signature:
+    """That of a class's method, read from the source of Megatron's wrappers, which are no classes here."""
     classes = (node for node in ast.walk(ast.parse(WRAPPERS.read_text())) if isinstance(node, ast.ClassDef))
     body = next(node for node in classes if node.name == name).body
-    arguments = next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == constructor).args
+    arguments = next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == method).args
     required = len(arguments.args) - len(arguments.defaults)
     parameters = [_parameter(a, inspect.Parameter.POSITIONAL_OR_KEYWORD, i >= required) for i, a in enumerate(arguments.args)]
     keywords = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
@@ -63,11 +66,92 @@ def test_the_wrappers_take_what_attention_passes(module, part, wrapper, construc
     signature(wrapper, constructor).bind(*arguments, **keywords)
 
 
-def test_fused_attention_takes_what_the_core_passes():
-    bound = signature("TEDotProductAttention").bind(
-        "self", "config", 1, "mask", "self", k_channels=192, v_channels=128, pg_collection="groups"
-    )
-    assert bound.arguments["attention_type"] == "self"
+class FusedAttention(torch.nn.Module):
+    """Stands for Megatron's TEDotProductAttention, which is no class without Transformer Engine: notes what it is built and
+    called with, and returns zeros in the shape of the fused kernels, `[T, H * dv]`."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__()
+        self.built = ("self", *arguments), keywords
+
+    def forward(self, *arguments: Any, **keywords: Any) -> torch.Tensor:
+        self.called = ("self", *arguments), keywords
+        query, _, value = arguments[:3]
+        return value.new_zeros(len(query), query.shape[1] * value.shape[2])
+
+
+@pytest.fixture
+def attention(monkeypatch):
+    """`models/transformer_engine.py`, loaded anew on top of the stand-in."""
+    wrappers = importlib.import_module("megatron.core.extensions.transformer_engine")
+    monkeypatch.setattr(wrappers, "TEDotProductAttention", FusedAttention)
+    spec = importlib.util.find_spec("gagar_mcore.models.transformer_engine")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+FLASH = preset("mimo-v2-flash")
+CONFIG = transformer_config(FLASH, Parallelism(), Execution(), backends.local_backend())
+LAYERS = pytest.mark.parametrize(
+    ("layer", "kv_heads", "window", "softmax"),
+    [(0, 4, None, "vanilla"), (1, 8, (127, 0), "learnable")],
+    ids=["global", "sliding"],
+)
+
+
+@LAYERS
+def test_a_layer_has_its_own_heads_window_and_sinks(attention, layer, kv_heads, window, softmax):
+    own = attention.layer_config(CONFIG, FLASH, layer)
+
+    assert (own.num_query_groups, own.window_size, own.softmax_type) == (kv_heads, window, softmax)
+    assert own.window_attn_skip_freq is None
+    assert (CONFIG.num_query_groups, CONFIG.window_size, CONFIG.softmax_type) == (4, None, "vanilla")
+
+
+@LAYERS
+def test_fused_attention_is_built_as_its_wrapper_asks(attention, layer, kv_heads, window, softmax):
+    arguments, keywords = attention.TECoreAttention(CONFIG, FLASH, layer + 1, "groups").built
+    told = signature("TEDotProductAttention").bind(*arguments, **keywords).arguments
+
+    own = told.pop("config")
+    assert (own.num_query_groups, own.window_size, own.softmax_type) == (kv_heads, window, softmax)
+    assert told == {
+        "self": "self",
+        "layer_number": layer + 1,
+        "attn_mask_type": attention.AttnMaskType.padding_causal,
+        "attention_type": "self",
+        "k_channels": 192,
+        "v_channels": 128,
+        "pg_collection": "groups",
+    }
+
+
+def test_fused_attention_is_called_as_its_wrapper_asks(attention):
+    core = attention.TECoreAttention(CONFIG, FLASH, 1, "groups")
+    query, key, value = torch.zeros(7, 64, 192), torch.ones(7, 4, 192), torch.ones(7, 4, 128)
+    assert core(query, key, value, packed_sequences(torch.tensor([0, 5, 7]))).shape == (7, 64, 128)
+
+    arguments, keywords = core.called
+    told = signature("TEDotProductAttention", "forward").bind(*arguments, **keywords).arguments
+    assert told["query"] is query and told["key"] is key and told["value"] is value and told["attention_mask"] is None
+    assert told["attn_mask_type"] is attention.AttnMaskType.padding_causal
+    sequences = told["packed_seq_params"]
+    for bounds in (sequences.cu_seqlens_q, sequences.cu_seqlens_kv):
+        assert bounds.dtype == torch.int32 and bounds.tolist() == [0, 5, 7]
+    assert (sequences.qkv_format, sequences.max_seqlen_q, sequences.max_seqlen_kv) == ("thd", 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("present", "cp", "core", "fused"),
+    [(False, 1, PackedCoreAttention, False), (True, 1, FusedAttention, True), (True, 2, PackedCoreAttention, True)],
+)
+def test_the_backend_is_the_best_that_is_present(monkeypatch, present, cp, core, fused):
+    monkeypatch.setattr(backends, "has_transformer_engine", lambda: present)
+    monkeypatch.setattr(backends, "transformer_engine_backend", lambda: backends.Backend(None, FusedAttention, fused=True))
+    best = backends.best_backend(cp)
+
+    assert (best.core_attention, best.fused) == (core, fused)
 
 
 def test_a_wrong_argument_would_be_found():
