@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 SHOWN_FAULTS = 3
 
 Size = Annotated[int, Field(ge=1, le=1 << 31)]
-Count = Annotated[int, Field(ge=1, le=10_000)]  # of layers or experts
+Layers = Annotated[int, Field(ge=1, le=1000)]
+Experts = Annotated[int, Field(ge=1, le=10_000)]
 Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -21,7 +22,7 @@ class Fields(BaseModel):
 
     vocab_size: Size
     hidden_size: Size
-    num_hidden_layers: Count
+    num_hidden_layers: Layers
     num_attention_heads: Size
     num_key_value_heads: Size
     head_dim: Size

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gagar_mcore.models.config import LayerType, ModelConfig
-from gagar_mcore.models.fields import Count, Fields, Number, Share, Size, read_fields
+from gagar_mcore.models.fields import Experts, Fields, Number, Share, Size, read_fields
 
 MODEL_TYPES = ("mimo_v2_flash", "mimo_v2")
 
@@ -33,7 +33,7 @@ class _Fields(Fields):
     EXPERTS = "n_routed_experts"
 
     v_head_dim: Size
-    n_routed_experts: Count
+    n_routed_experts: Experts
     sliding_window: Size
     attention_value_scale: Number | None
     routed_scaling_factor: Number | None

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from gagar_mcore.models.config import LayerType, ModelConfig
-from gagar_mcore.models.fields import Count, Fields, Number, read_fields
+from gagar_mcore.models.fields import Experts, Fields, Number, read_fields
 
 MODEL_TYPES = ("qwen3_moe",)
 FIXED: dict[str, Any] = {
@@ -28,7 +28,7 @@ class _Rope(BaseModel):
 class _Fields(Fields):
     EXPERTS = "num_experts"
 
-    num_experts: Annotated[Count, Field(validation_alias=AliasChoices("num_experts", "num_local_experts"))]
+    num_experts: Annotated[Experts, Field(validation_alias=AliasChoices("num_experts", "num_local_experts"))]
     rms_norm_eps: Number
     rope_parameters: _Rope | None = None
     rope_theta: Number | None = None
