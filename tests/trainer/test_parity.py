@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import random_batch
 from transformers import AutoModelForCausalLM
+from transformers_gradients import checkpoint_gradients
 
 from gagar_mcore.ops.layout import TokenLayout
 from gagar_mcore.ops.reference import policy_loss
@@ -33,23 +34,6 @@ def reference(on_ranks):
     loss, _ = policy_loss(torch.cat(logprobs), *columns, layout, LossSpec("mimo", (0.2, 5.0), (0.2, 5.0)))
     loss.backward()
     return logits, loss.item(), checkpoint_gradients(model)
-
-
-def checkpoint_gradients(model) -> dict[str, torch.Tensor]:
-    """By the names that are saved: transformers holds the experts of a layer in one tensor."""
-    gradients = {}
-    for name, parameter in model.named_parameters():
-        if name.endswith("experts.gate_up_proj"):
-            for expert, both in enumerate(parameter.grad):
-                gate, up = both.chunk(2)
-                prefix = name.removesuffix("gate_up_proj") + f"{expert}"
-                gradients |= {f"{prefix}.gate_proj.weight": gate, f"{prefix}.up_proj.weight": up}
-        elif name.endswith("experts.down_proj"):
-            prefix = name.removesuffix("down_proj")
-            gradients |= {f"{prefix}{expert}.down_proj.weight": down for expert, down in enumerate(parameter.grad)}
-        else:
-            gradients[name.replace("self_attn.sinks", "self_attn.attention_sink_bias")] = parameter.grad
-    return gradients
 
 
 def largest_difference(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
