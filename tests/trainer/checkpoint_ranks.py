@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -167,7 +168,8 @@ def refusals(stage: Stage) -> dict[str, Any]:
     said: dict[str, Any] = {name: damaged(run, damage, kept=True) for name, damage in DAMAGES.items()}
     said["batches gone"] = damaged(run, flip_a_bit, kept=False)
     said["another model"] = outcome(fresh_policy("qwen3_moe", recipe), run)
-    said["weights alone"] = weights_alone(policy, RunLayout(stage.root / "alone"))
+    said["weights alone"] = foreign(policy, RunLayout(stage.root / "alone"), {"model_only": True, "precision": "bf16"})
+    said["another version"] = foreign(policy, RunLayout(stage.root / "other"), {"model": {}, "layout": {}})
     said["frozen before"] = thawed(stage, recipe)
     said["a rank cannot write"] = failing_save(policy, writer, 6, lambda: block_a_rank(run))
     said["too slow"] = slow_save(policy, recipe, RunLayout(stage.root / "slow"))
@@ -202,8 +204,8 @@ def outcome(policy: Any, run: RunLayout) -> str:
 
 
 def damaged(run: RunLayout, damage: Callable[[Path], object], kept: bool) -> str:
-    """What a restart takes where the newest checkpoint is damaged, and the batch after the older one is kept or not."""
-    from gagar_mcore.trainer.checkpoint_records import newest_whole
+    """What a restart logs and takes where the newest checkpoint is damaged, and the batch after the older one is kept or not."""
+    from gagar_mcore.trainer.checkpoint_records import log, newest_whole
 
     copy = RunLayout(run.root.with_name(f"{damage.__name__}, {kept}"))
     if dist.get_rank() == 0:
@@ -213,7 +215,10 @@ def damaged(run: RunLayout, damage: Callable[[Path], object], kept: bool) -> str
         if kept:
             publish_directory(copy.batch(SAVED + 1), "batch", 1, lambda directory: {})
     dist.barrier()
-    return error_of(lambda: newest_whole(copy))
+    log.addHandler(logged := BufferingHandler(capacity=100))
+    taken = error_of(lambda: newest_whole(copy))
+    log.removeHandler(logged)
+    return "\n".join([*(record.getMessage() for record in logged.buffer), taken])
 
 
 def flip_a_bit(checkpoint: Path) -> None:
@@ -237,10 +242,10 @@ def lose_the_manifest(checkpoint: Path) -> None:
 DAMAGES = {damage.__name__: damage for damage in (flip_a_bit, cut_a_file, lose_a_file, lose_the_manifest)}
 
 
-def weights_alone(policy: Any, run: RunLayout) -> str:
-    """What is said of a directory with the manifest of a converted checkpoint."""
+def foreign(policy: Any, run: RunLayout, meta: dict[str, Any]) -> str:
+    """What is said of a checkpoint of which the manifest says `meta`."""
     if dist.get_rank() == 0:
-        publish_directory(run.checkpoint(SAVED), "checkpoint", 0, lambda directory: {"model_only": True, "precision": "bf16"})
+        publish_directory(run.checkpoint(SAVED), "checkpoint", 0, lambda directory: meta)
     dist.barrier()
     return outcome(policy, run)
 

@@ -116,9 +116,20 @@ def test_a_checkpoint_holds_master_weights_and_moments_of_every_trained_paramete
     assert any(not torch.equal(master, master.bfloat16().float()) for master in masters)
 
 
-@pytest.mark.parametrize("damage", ["flip_a_bit", "cut_a_file", "lose_a_file", "lose_the_manifest"])
-def test_a_damaged_checkpoint_is_left_for_the_one_before(said, damage):
-    assert said[damage].endswith("checkpoints/0-000002")
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ("flip_a_bit", "__1_0.distcp: missing or damaged, does not match "),
+        ("cut_a_file", "__0_0.distcp: missing or damaged, does not match "),
+        ("lose_a_file", ".metadata: missing or damaged, does not match "),
+        ("lose_the_manifest", "0-000004: not published"),
+    ],
+)
+def test_a_damaged_checkpoint_is_left_for_the_one_before_and_the_log_says_why(said, damage, reason):
+    skipped, taken = said[damage].splitlines()
+
+    assert skipped.startswith("skipped a damaged checkpoint: ") and reason in skipped
+    assert taken.endswith("checkpoints/0-000002")
 
 
 def test_a_damaged_checkpoint_is_refused_where_the_batches_after_the_older_one_are_gone(said):
@@ -132,6 +143,10 @@ def test_a_checkpoint_of_another_model_is_refused_with_what_differs(said):
 def test_a_converted_checkpoint_is_refused_with_the_way_to_start_from_it(said):
     assert "0-000002: holds weights alone, as gagar convert writes them" in said["weights alone"]
     assert "gagar convert megatron-to-hf, then model.init=DIR" in said["weights alone"]
+
+
+def test_a_checkpoint_of_another_version_is_refused(said):
+    assert "0-000002: another version wrote it; begin the run anew in another output" in said["another version"]
 
 
 def test_a_checkpoint_without_the_state_of_a_trained_parameter_is_refused(said):
