@@ -19,7 +19,7 @@ def test_packing_keeps_every_token_of_every_sequence(make_trajectory: Callable[.
     assert batch.num_sequences == 2
 
 
-def test_a_batch_on_disk_comes_back_equal(tmp_path: Path, make_trajectory: Callable[..., Trajectory]) -> None:
+def test_a_batch_on_disk_comes_back_equal_and_memory_mapped(tmp_path: Path, make_trajectory: Callable[..., Trajectory]) -> None:
     batch = pack([make_trajectory(0), make_trajectory(1)], [1 / 3, -1 / 3], [0.1, 0.1])
 
     def fill(directory: Path) -> dict[str, int]:
@@ -32,6 +32,7 @@ def test_a_batch_on_disk_comes_back_equal(tmp_path: Path, make_trajectory: Calla
     for name in COLUMNS:
         np.testing.assert_array_equal(getattr(read, name), getattr(batch, name))
         assert getattr(read, name).dtype == getattr(batch, name).dtype
+        assert isinstance(getattr(read, name), np.memmap)
 
 
 def test_weight_versions_follow_the_spans_and_only_where_generated(make_trajectory: Callable[..., Trajectory]) -> None:
