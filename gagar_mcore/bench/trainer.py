@@ -22,7 +22,7 @@ from gagar_mcore.bench import arguments
 
 MODULE = "gagar_mcore.bench.trainer_step"
 DEADLINE = 900.0
-LAYOUTS = ("tp2", "ep2", "dp2", "pp2", "cp2", "tp2 ep2", "dp2 ep2")
+LAYOUTS = ("tp2", "dp2", "pp2", "cp2", "tp2 ep2", "dp2 ep2")
 SHOWN = ("padding_share", "flop_imbalance", "mfu", "peak_gib")
 DEEPSPEED = Path(".venv-deepspeed/bin/python")
 
