@@ -44,6 +44,7 @@ test-verl: $(VERL)/.installed
 # The trainer under the Megatron-Core of the GPU lane, which declares Python 3.12 but runs on 3.11.
 test-mcore019: $(MCORE019)/.installed
 	$(MCORE019)/bin/python -m pytest tests/models tests/trainer
+	$(MCORE019)/bin/python -m pytest -m layouts tests/trainer/test_execution.py
 
 # The engine on SGLang's real server, which wants other packages than the trainer, on this machine's CPU.
 test-sglang: $(SGLANG)/.installed

@@ -118,6 +118,12 @@ def test_adam_would_divide_by_zero(setting: str) -> None:
         (["tasks.path=/tasks"], r"tasks\.path: has no effect"),
         (["tasks.heldout_count=0"], r"train\.eval_every: tasks\.heldout_count is 0"),
         (["trainer.max_tokens_per_sequence=499"], r"trainer\.max_tokens_per_sequence: 499 .* rollout\.max_context 500"),
+        (["trainer.fp8=mxfp8"], r"trainer: fp8, .*need precision: bf16"),
+        (["trainer.gradient_dtype=bf16"], r"trainer: .*gradient_dtype: bf16: need precision: bf16"),
+        (
+            ["trainer.optimizer.state_dtype=bf16", "trainer.optimizer.beta2=0.999"],
+            r"trainer\.optimizer: state_dtype: .*set fp32 or lower the beta",
+        ),
         (["trainer.precision=bf16", "trainer.fp8=delayed"], r"trainer\.fp8: needs a GPU"),
         (
             ["trainer.device=cuda", "trainer.precision=bf16", "trainer.fp8=mxfp8", "cluster.gpu=h200"],

@@ -154,6 +154,11 @@ def test_the_backend_is_the_best_that_is_present(monkeypatch, present, cp, core,
     assert (best.core_attention, best.fused) == (core, fused)
 
 
+def test_fp8_needs_transformer_engine():
+    with pytest.raises(ValueError, match=r"trainer\.fp8: needs Transformer Engine .* or set trainer\.fp8=none"):
+        transformer_config(FLASH, Parallelism(), Execution("bf16", "blockwise"), backends.local_backend())
+
+
 def test_a_wrong_argument_would_be_found():
     with pytest.raises(TypeError):
         signature("TEColumnParallelLinear").bind("self", 1, 2, colour="red")

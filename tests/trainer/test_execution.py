@@ -5,7 +5,6 @@ import torch
 from execution_ranks import LAYOUTS
 
 from gagar_mcore.config.learning import TrainerSection
-from gagar_mcore.config.load import RecipeError, load_recipe
 from gagar_mcore.models.presets import preset
 from gagar_mcore.plan.parameters import parameters_on_rank
 from gagar_mcore.plan.states import training_states
@@ -75,32 +74,6 @@ def test_small_moments_and_gradients_stay_near_large_ones(computed, layout, way)
 
     assert numbers(results) == pytest.approx(numbers(plain), rel=1e-2, abs=5e-3)
     assert 0 < differences(results["weights"], plain["weights"]).mean() < LR / 25
-
-
-def test_fp8_needs_transformer_engine():
-    from gagar_mcore.models.backends import best_backend
-    from gagar_mcore.models.megatron import Execution, Parallelism, transformer_config
-
-    if best_backend().fused:
-        pytest.skip("Transformer Engine is here")
-    with pytest.raises(ValueError, match=r"trainer\.fp8: needs Transformer Engine .* or set trainer\.fp8=none"):
-        transformer_config(preset("tiny"), Parallelism(), Execution("bf16", "blockwise"), best_backend())
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (["fp8=mxfp8"], r"trainer: fp8, .*need precision: bf16"),
-        (["gradient_dtype=bf16"], r"trainer: .*gradient_dtype: bf16: need precision: bf16"),
-        (
-            ["optimizer.state_dtype=bf16", "optimizer.beta2=0.999"],
-            r"trainer\.optimizer: state_dtype: .*set fp32 or lower the beta",
-        ),
-    ],
-)
-def test_what_cannot_work_together_is_refused(changes, message):
-    with pytest.raises(RecipeError, match=message):
-        load_recipe("tiny", [f"trainer.{change}" for change in changes])
 
 
 @pytest.mark.parametrize("layout", WAYS_OF)
