@@ -1,8 +1,9 @@
 """Recipe sections of stage a: tasks, sandbox, engine, rollout, verification."""
 
+import ipaddress
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from gagar_mcore.config.base import Section
 from gagar_mcore.devices import Device
@@ -37,16 +38,47 @@ class SandboxSection(Section):
     concurrency: Positive | None = None
 
 
-class EngineSection(Section):
-    """The engine that samples the policy, in fp32. `max_batch` rows share one decode step; `deadline_s` bounds one call.
-    `device: cuda`: on this machine's first GPU, which it leaves to the trainer while that is at work on a step."""
+def _private_address(host: str) -> str:
+    try:
+        private = ipaddress.ip_address(host).is_private and not ipaddress.ip_address(host).is_unspecified
+    except ValueError as error:
+        raise ValueError(f"{host!r} is no IP address; give one of this machine that no other network can reach") from error
+    if not private:
+        raise ValueError(f"{host} can be reached from other networks; give a private address of this machine")
+    return host
 
-    kind: Literal["embedded"] = "embedded"
+
+class ServerSection(Section):
+    """SGLang's server. `python` is the interpreter that has SGLang (None: this one), `port` 0 a free one. Layers are split over
+    `tp` GPUs and experts over `ep` of them. `precision` None is fp32 on a CPU and bf16 on a GPU; `memory_share` is what weights
+    and cache take of a GPU (None: as SGLang finds). `drafts` tokens a step are guessed by the model's layers of multi-token
+    prediction. `running` is what happens to requests at work when weights change: they `finish` first, `abort`, `retract` and
+    read their context again with the new weights, or go on `in_place`. A server without a sign of health for `health_deadline_s`
+    is dead."""
+
+    python: str | None = None
+    host: Annotated[str, AfterValidator(_private_address)] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    tp: Positive = 1
+    ep: Positive = 1
+    precision: Literal["fp32", "bf16"] | None = None
+    memory_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    drafts: Count = 0
+    running: Literal["finish", "abort", "retract", "in_place"] = "retract"
+    health_deadline_s: Seconds = 30.0
+
+
+class EngineSection(Section):
+    """The engine that samples the policy: `embedded` in fp32, or SGLang's server. `max_batch` rows share one decode step, and
+    `deadline_s` bounds one call. `device: cuda`: on this machine's GPUs, which it leaves to the trainer while that is at work."""
+
+    kind: Literal["embedded", "sglang"] = "embedded"
     device: Device = "cpu"
     max_batch: Positive = 128
     threads: Positive = 2
     deadline_s: Seconds = 120.0
     start_timeout_s: Seconds = 120.0
+    server: ServerSection = ServerSection()
 
 
 class RolloutSection(Section):

@@ -11,7 +11,8 @@ from gagar_mcore.config.rollout import EngineSection
 from gagar_mcore.devices import Device, device_environment
 from gagar_mcore.engine.framing import unpack_array
 from gagar_mcore.engine.process import ChildProcess
-from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation, RoutedTokens
+from gagar_mcore.engine.protocol import GenerateRequest, Generation, RoutedTokens
+from gagar_mcore.engine.requests import check_requests
 from gagar_mcore.records.types import WeightSpan
 
 
@@ -45,10 +46,7 @@ class EmbeddedEngine:
         return self._child.alive
 
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[Generation]:
-        for request in requests:
-            self._check(request)
-        if len({request.session_id for request in requests}) < len(requests):
-            raise EngineError("session_id: two requests of one call belong to the same session")
+        check_requests(requests, self.vocab_size, self.max_context)
         answer = await self._call("generate", requests=[asdict(request) for request in requests])
         self.usage = Usage(**answer["usage"])
         return [_generation(data) for data in answer["generations"]]
@@ -70,22 +68,6 @@ class EmbeddedEngine:
 
     async def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:
         return await self._child.call(operation, self._section.deadline_s, **arguments)
-
-    def _check(self, request: GenerateRequest) -> None:
-        where = f"session {request.session_id!r}"
-        if not request.input_ids or not all(0 <= token < self.vocab_size for token in request.input_ids):
-            raise EngineError(f"{where}: input_ids: needs at least one id, each in 0..{self.vocab_size - 1}")
-        if request.max_new_tokens < 1:
-            raise EngineError(f"{where}: max_new_tokens: {request.max_new_tokens} is below 1")
-        if len(request.input_ids) + request.max_new_tokens > self.max_context:
-            raise EngineError(
-                f"{where}: input_ids: {len(request.input_ids)} tokens and max_new_tokens {request.max_new_tokens} "
-                f"exceed the engine's max_context of {self.max_context}"
-            )
-        if not 0 <= request.temperature < float("inf"):
-            raise EngineError(f"{where}: temperature: {request.temperature} is no finite number from 0 on")
-        if request.seed < 0:
-            raise EngineError(f"{where}: seed: {request.seed} is negative")
 
 
 async def start_embedded(

@@ -5,13 +5,24 @@ It ends with the process that started it. Its keys come by environment: every us
 import os
 import sys
 
+from transformers import AutoConfig, PretrainedConfig
+
 from gagar_mcore.engine import sglang_cpu
 from gagar_mcore.lifetime import die_with_parent
 
 KEYS = {"GAGAR_ENGINE_KEY": "--api-key", "GAGAR_ENGINE_ADMIN_KEY": "--admin-api-key"}
 
+
+class MiMoV2Config(PretrainedConfig):
+    """The configuration of published MiMo-V2 checkpoints, which transformers would read with code of the checkpoint's own."""
+
+    model_type = "mimo_v2"
+
+
+# As the module is imported: each of SGLang's processes imports it before its own.
+AutoConfig.register(MiMoV2Config.model_type, MiMoV2Config)
 if sglang_cpu.wanted():
-    sglang_cpu.install()  # as the module is imported: each of SGLang's processes imports it before its own
+    sglang_cpu.install()
 
 
 def main() -> None:

@@ -1,0 +1,77 @@
+"""Requests to one server, each with a deadline, and all of them over at once when the server is gone."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from gagar_mcore.engine.protocol import EngineError
+
+KEEP_ALIVE_S = 2.0  # SGLang closes a connection that is idle for 5 s; one that it is about to close must not be used
+CONNECT_RETRIES = 2  # a connection that was refused has carried nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a server answers. `key` opens generation; `admin_key` weights, memory and running requests."""
+
+    url: str
+    key: str = field(repr=False)
+    admin_key: str = field(repr=False)
+
+
+class HttpClient:
+    """`failure` says why the server is gone; every call raises it from then on."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.failure: str | None = None
+        self._open: set[asyncio.Timeout] = set()
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE_S)
+        transport = httpx.AsyncHTTPTransport(retries=CONNECT_RETRIES, limits=limits)
+        # Deadlines are those of the calls. The environment's proxies would see the keys.
+        self._http = httpx.AsyncClient(base_url=endpoint.url, transport=transport, timeout=None, trust_env=False)
+
+    async def call(self, path: str, deadline_s: float, body: dict[str, Any] | None = None, admin: bool = False) -> dict[str, Any]:
+        """What the server answers to `body`, or to a question without one. Raises EngineError where it refuses, is gone, or
+        misses the deadline."""
+        key = self.endpoint.admin_key if admin else self.endpoint.key
+        headers = {"Authorization": f"Bearer {key}"}
+        response = await self._send(deadline_s, "GET" if body is None else "POST", path, json=body, headers=headers)
+        if response.is_error:
+            raise EngineError(f"{self.endpoint.url}{path}: {response.status_code}: {response.text[:500]}")
+        answer: dict[str, Any] = response.json() if response.content else {}
+        return answer
+
+    async def healthy(self, deadline_s: float) -> bool:
+        try:
+            return (await self._send(deadline_s, "GET", "/health")).is_success
+        except EngineError:
+            return False
+
+    def fail(self, reason: str) -> None:
+        """The first reason stays; every pending call raises it."""
+        self.failure = self.failure or reason
+        for scope in self._open:
+            if not scope.expired():
+                scope.reschedule(asyncio.get_running_loop().time())
+
+    async def close(self) -> None:
+        self.fail("the engine is closed")
+        await self._http.aclose()
+
+    async def _send(self, deadline_s: float, method: str, path: str, **arguments: Any) -> httpx.Response:
+        if self.failure is not None:
+            raise EngineError(self.failure)
+        scope = asyncio.timeout(deadline_s)
+        try:
+            async with scope:
+                self._open.add(scope)
+                return await self._http.request(method, path, **arguments)
+        except TimeoutError as error:
+            raise EngineError(self.failure or f"{self.endpoint.url}{path}: no answer within {deadline_s:g} s") from error
+        except httpx.TransportError as error:
+            raise EngineError(self.failure or f"{self.endpoint.url}{path}: {type(error).__name__} {error}") from error
+        finally:
+            self._open.discard(scope)

@@ -1,0 +1,124 @@
+"""SGLang's server as a child process: started with keys of its own, healthy within a deadline, ended by its pid."""
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gagar_mcore.config.rollout import EngineSection
+from gagar_mcore.engine.http import Endpoint, HttpClient
+from gagar_mcore.engine.process import log_tail
+from gagar_mcore.engine.protocol import EngineError
+from gagar_mcore.engine.sglang_flags import Serving, server_environment, server_flags
+
+EXIT_GRACE_S = 5.0
+PROBE_S = 5.0  # one question after health while a server starts
+PAUSE_S = 0.5
+MODULE = "gagar_mcore.engine.sglang_launch"
+
+
+@dataclass(slots=True)
+class ServerProcess:
+    """A server that answers at `endpoint`; standard output and error are appended to `log`."""
+
+    process: asyncio.subprocess.Process
+    endpoint: Endpoint
+    log: Path
+    ended: asyncio.Task[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ended = asyncio.create_task(self.process.wait())
+
+    @classmethod
+    async def spawn(
+        cls, python: str, flags: Sequence[str], environment: Mapping[str, str], endpoint: Endpoint, log: Path
+    ) -> "ServerProcess":
+        """Raises EngineError where `python` cannot be run."""
+        keys = {"GAGAR_ENGINE_KEY": endpoint.key, "GAGAR_ENGINE_ADMIN_KEY": endpoint.admin_key}
+        log.parent.mkdir(parents=True, exist_ok=True)
+        # SGLang writes its settings to the log, keys among them.
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(python, "-m", MODULE, *flags),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **environment, **keys},
+            )
+        except OSError as error:
+            raise EngineError(f"engine.server.python: {python}: {error.strerror}; name a Python that has SGLang") from error
+        finally:
+            os.close(output)
+        return cls(process, endpoint, log)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return not self.ended.done()
+
+    async def wait_healthy(self, deadline_s: float) -> None:
+        """Raises EngineError where it ends or is not healthy in time."""
+        client = HttpClient(self.endpoint)
+        try:
+            async with asyncio.timeout(deadline_s):
+                while not await client.healthy(PROBE_S):
+                    if not self.alive:
+                        raise EngineError(self.obituary())
+                    await asyncio.sleep(PAUSE_S)
+        except TimeoutError as error:
+            raise EngineError(f"SGLang's server was not ready within {deadline_s:g} s; {self._log_end()}") from error
+        finally:
+            await client.close()
+
+    def obituary(self) -> str:
+        return f"SGLang's server {self.pid} ended with code {self.process.returncode}; {self._log_end()}"
+
+    async def close(self) -> None:
+        """End it: gently, then by force."""
+        if self.alive:
+            self.process.terminate()
+            await asyncio.wait([self.ended], timeout=EXIT_GRACE_S)
+        self.kill()
+        await self.ended
+
+    def kill(self) -> None:
+        """Its own children die with it."""
+        if self.alive:
+            self.process.kill()
+
+    def _log_end(self) -> str:
+        return f"its log {self.log} ends with:\n{log_tail(self.log)}"
+
+
+async def start_server(serving: Serving, section: EngineSection, log: Path) -> ServerProcess:
+    """A healthy server with fresh keys. Raises EngineError."""
+    server = section.server
+    port = server.port or _free_port(server.host)
+    endpoint = Endpoint(f"http://{server.host}:{port}", secrets.token_urlsafe(32), secrets.token_urlsafe(32))
+    flags, environment = server_flags(serving, section, port), server_environment(section)
+    process = await ServerProcess.spawn(server.python or sys.executable, flags, environment, endpoint, log)
+    try:
+        await process.wait_healthy(section.start_timeout_s)
+    except BaseException:
+        process.kill()
+        await process.ended
+        raise
+    return process
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            raise EngineError(f"engine.server.host: {host}: {error.strerror}; give an address of this machine") from error
+        port: int = probe.getsockname()[1]
+        return port

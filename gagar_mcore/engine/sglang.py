@@ -1,0 +1,208 @@
+"""The engine on SGLang's server: token ids in and out, over its native interface."""
+
+import asyncio
+import base64
+import contextlib
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gagar_mcore.config.rollout import EngineSection
+from gagar_mcore.engine.http import HttpClient
+from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation, RoutedTokens
+from gagar_mcore.engine.requests import check_requests
+from gagar_mcore.engine.server import ServerProcess, start_server
+from gagar_mcore.engine.sglang_flags import Serving
+from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.records.experts import Experts
+from gagar_mcore.records.store import MANIFEST, RecordError, read_manifest
+from gagar_mcore.records.types import WeightSpan
+
+WATCH_S = 5.0  # between two questions after the server's health
+ABORT_S = 5.0
+
+
+class SGLangEngine:
+    """An Engine. A request that is cancelled or late is aborted at the server. A server that ends, or says nothing for
+    `section.server.health_deadline_s`, is ended, and every call raises EngineError from then on."""
+
+    def __init__(self, server: ServerProcess, serving: Serving, section: EngineSection) -> None:
+        self._server = server
+        self._serving = serving
+        self._section = section
+        self._client = HttpClient(server.endpoint)
+        self._read: dict[str, int] = {}  # tokens of each session whose experts are known
+        self._released = False
+        self._control = asyncio.Lock()  # weights and memory change one after the other; meanwhile no health is asked for
+        self._orders = 0
+        self._watching = [asyncio.create_task(self._watch_process()), asyncio.create_task(self._watch_health())]
+        self._aborts: set[asyncio.Task[None]] = set()
+
+    @property
+    def pid(self) -> int:
+        return self._server.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._client.failure is None
+
+    async def generate(self, requests: Sequence[GenerateRequest]) -> list[Generation]:
+        check_requests(requests, self._serving.model.vocab_size, self._serving.max_context)
+        await self._resume_memory()
+        try:
+            async with asyncio.TaskGroup() as group:
+                answers = [group.create_task(self._generate(request)) for request in requests]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+        return [answer.result() for answer in answers]
+
+    async def end_session(self, session_id: str) -> None:
+        """The server drops what it remembers of a session when it needs the room."""
+        self._read.pop(session_id, None)
+
+    async def load_weights(self, directory: Path, version: int) -> None:
+        """`section.server.running` says what requests at work go through. A server that does not hold `version` afterwards is
+        ended."""
+        await asyncio.to_thread(_check_published, directory)
+        await self._resume_memory()
+        async with self._control:
+            try:
+                await self._exchange(directory, version)
+            except BaseException as error:
+                self._end(f"new weights {directory}: {error}")
+                raise
+        self._read.clear()
+
+    async def release_memory(self) -> None:
+        async with self._control:
+            if self._section.device == "cuda" and not self._released:
+                await self._order("/release_memory_occupation", {})
+                self._released = True
+
+    async def close(self) -> None:
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+        await self._client.close()
+        await asyncio.gather(*self._aborts)
+        await self._server.close()
+
+    async def _generate(self, request: GenerateRequest) -> Generation:
+        name = f"{request.session_id}/{uuid.uuid4().hex}"
+        known = self._read.get(request.session_id, 0)
+        try:
+            answer = await self._client.call("/generate", self._section.deadline_s, self._body(request, name, known))
+        except (EngineError, asyncio.CancelledError):
+            self._abort(name)
+            raise
+        generation = self._generation(answer["meta_info"], known)
+        self._read[request.session_id] = known + (0 if generation.routed is None else len(generation.routed.experts))
+        return generation
+
+    def _body(self, request: GenerateRequest, name: str, known: int) -> dict[str, Any]:
+        return {
+            "rid": name,
+            "input_ids": request.input_ids,
+            "sampling_params": {
+                "max_new_tokens": request.max_new_tokens,
+                "temperature": request.temperature,
+                "top_p": 1.0,
+                "top_k": -1,
+                "stop_token_ids": list(request.stop_token_ids),
+                "sampling_seed": request.seed >> 1,  # a signed number there
+            },
+            "return_logprob": True,
+            "return_routed_experts": self._serving.record_experts,
+            "routed_experts_start_len": known,
+        }
+
+    def _generation(self, meta: dict[str, Any], known: int) -> Generation:
+        scored, packed = meta.get("output_token_logprobs") or [], meta.get("routed_experts")
+        return Generation(
+            token_ids=[token for _, token, _ in scored],
+            logprobs=[logprob for logprob, _, _ in scored],
+            weight_spans=[WeightSpan(int(span["version"]), span["start"], span["end"]) for span in meta["weight_versions"]],
+            finish_reason=meta["finish_reason"]["type"],
+            routed=RoutedTokens(known, routed_experts(packed, self._serving.model)) if packed else None,
+        )
+
+    async def _exchange(self, directory: Path, version: int) -> None:
+        running = self._section.server.running
+        if running != "finish":
+            await self._order("/pause_generation", {"mode": running})
+        update = {"model_path": str(directory.absolute()), "weight_version": str(version), "flush_cache": running != "in_place"}
+        await self._order(
+            "/update_weights_from_disk", {**update, "keep_pause": running != "finish"}, self._section.start_timeout_s
+        )
+        held = (await self._client.call("/model_info", self._section.deadline_s))["weight_version"]
+        if held != str(version):
+            raise EngineError(f"the server holds version {held} where {version} was loaded")
+        if running != "finish":
+            await self._order("/continue_generation", {})
+
+    async def _resume_memory(self) -> None:
+        if not self._released:
+            return
+        async with self._control:
+            if self._released:
+                await self._order("/resume_memory_occupation", {})
+                self._released = False
+
+    async def _order(self, path: str, body: dict[str, Any], deadline_s: float | None = None) -> None:
+        self._orders += 1
+        await self._client.call(path, deadline_s or self._section.deadline_s, body, admin=True)
+
+    def _abort(self, name: str) -> None:
+        """Have the server forget a request, without waiting for it."""
+        task = asyncio.create_task(self._send_abort(name))
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
+    async def _send_abort(self, name: str) -> None:
+        """One that fails costs the server a request that nobody waits for."""
+        with contextlib.suppress(EngineError):
+            await self._client.call("/abort_request", ABORT_S, {"rid": name}, admin=True)
+
+    async def _watch_process(self) -> None:
+        await asyncio.shield(self._server.ended)
+        self._client.fail(self._server.obituary())
+
+    async def _watch_health(self) -> None:
+        deadline = self._section.server.health_deadline_s
+        while True:
+            await asyncio.sleep(min(WATCH_S, deadline))
+            orders = self._orders
+            healthy = await self._client.healthy(deadline)
+            disturbed = self._released or self._control.locked() or orders != self._orders
+            if not healthy and not disturbed:
+                self._end(f"SGLang's server {self.pid} gave no sign of health within {deadline:g} s and was ended")
+
+    def _end(self, reason: str) -> None:
+        self._client.fail(reason)
+        self._server.kill()
+
+
+async def start_sglang(serving: Serving, section: EngineSection, log: Path) -> SGLangEngine:
+    """Start a server and the engine on it. Raises EngineError where it is not healthy within `section.start_timeout_s`."""
+    return SGLangEngine(await start_server(serving, section, log), serving, section)
+
+
+def routed_experts(packed: str, model: ModelConfig) -> Experts:
+    """`[tokens, layers with experts, top_k]` from SGLang's reply, which holds every layer as int32."""
+    every = np.frombuffer(base64.b64decode(packed), np.int32).reshape(-1, model.num_layers, model.top_k)
+    experts: Experts = every[:, np.array(model.moe_layers)].astype(np.int16)
+    return experts
+
+
+def _check_published(directory: Path) -> None:
+    """A directory that a run has published is whole; SGLang looks for another one among names on a hub."""
+    if not (directory / "config.json").is_file():
+        raise EngineError(f"{directory}: holds no config.json; name a directory in Hugging Face format")
+    if (directory / MANIFEST).exists():
+        try:
+            read_manifest(directory, "weights", verify=True)
+        except RecordError as error:
+            raise EngineError(str(error)) from error
