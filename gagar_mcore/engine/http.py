@@ -12,6 +12,10 @@ KEEP_ALIVE_S = 2.0  # SGLang closes a connection that is idle for 5 s; one that 
 CONNECT_RETRIES = 2  # a connection that was refused has carried nothing
 
 
+class ConnectionLost(EngineError):
+    """The server closed a connection, or took none. What was asked may have been done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where a server answers. `key` opens generation; `admin_key` weights, memory and running requests."""
@@ -72,6 +76,6 @@ class HttpClient:
         except TimeoutError as error:
             raise EngineError(self.failure or f"{self.endpoint.url}{path}: no answer within {deadline_s:g} s") from error
         except httpx.TransportError as error:
-            raise EngineError(self.failure or f"{self.endpoint.url}{path}: {type(error).__name__} {error}") from error
+            raise ConnectionLost(self.failure or f"{self.endpoint.url}{path}: {type(error).__name__} {error}") from error
         finally:
             self._open.discard(scope)

@@ -109,14 +109,13 @@ class ChildProcess:
     def _fail(self, reason: str) -> None:
         """The first reason stays; every pending call raises it."""
         if self._failure is None:
-            self._failure = f"{reason}; its log {self._log} ends with:\n{log_tail(self._log)}"
+            self._failure = f"{reason}; its log {self._log} ends with:\n{_tail(self._log)}"
         for answer in self._pending.values():
             if not answer.done():
                 answer.set_exception(EngineError(self._failure))
 
 
-def log_tail(path: Path) -> str:
-    """The last lines of a process's log."""
+def _tail(path: Path) -> str:
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
         return file.read().decode(errors="replace")

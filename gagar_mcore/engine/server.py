@@ -11,9 +11,9 @@ from pathlib import Path
 
 from gagar_mcore.config.rollout import EngineSection
 from gagar_mcore.engine.http import Endpoint, HttpClient
-from gagar_mcore.engine.process import log_tail
 from gagar_mcore.engine.protocol import EngineError
 from gagar_mcore.engine.sglang_flags import Serving, server_environment, server_flags
+from gagar_mcore.launcher.local import log_tail
 
 EXIT_GRACE_S = 5.0
 PROBE_S = 5.0  # one question after health while a server starts
@@ -95,7 +95,10 @@ class ServerProcess:
             self.process.kill()
 
     def _log_end(self) -> str:
-        return f"its log {self.log} ends with:\n{log_tail(self.log)}"
+        end = log_tail(self.log)
+        for key in (self.endpoint.key, self.endpoint.admin_key):
+            end = end.replace(key, "...")
+        return f"its log {self.log} ends with:\n{end}"
 
 
 async def start_server(serving: Serving, section: EngineSection, log: Path) -> ServerProcess:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gagar_mcore.config.rollout import EngineSection
-from gagar_mcore.engine.http import HttpClient
+from gagar_mcore.engine.http import ConnectionLost, HttpClient
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation, RoutedTokens
 from gagar_mcore.engine.requests import check_requests
 from gagar_mcore.engine.server import ServerProcess, start_server
@@ -95,6 +95,9 @@ class SGLangEngine:
         known = self._read.get(request.session_id, 0)
         try:
             answer = await self._client.call("/generate", self._section.deadline_s, self._body(request, name, known))
+        except ConnectionLost as error:
+            await self._examine(error)
+            raise
         except (EngineError, asyncio.CancelledError):
             self._abort(name)
             raise
@@ -179,6 +182,11 @@ class SGLangEngine:
             disturbed = self._released or self._control.locked() or orders != self._orders
             if not healthy and not disturbed:
                 self._end(f"SGLang's server {self.pid} gave no sign of health within {deadline:g} s and was ended")
+
+    async def _examine(self, error: EngineError) -> None:
+        """Whether a server that has lost a request is gone altogether."""
+        if not await self._client.healthy(self._section.server.health_deadline_s):
+            self._end(f"SGLang's server {self.pid} is gone: {error}" if self._server.alive else self._server.obituary())
 
     def _end(self, reason: str) -> None:
         self._client.fail(reason)

