@@ -81,7 +81,7 @@ def test_the_cut_into_microbatches_changes_nothing(computed, layout):
 
     assert [one, *(count for count, _, _ in others)] == [1, 2, 5]
     for _, other_stats, other_gradients in others:
-        assert other_stats == pytest.approx(stats, abs=1e-6)
+        assert other_stats == pytest.approx(stats, rel=1e-6, abs=1e-6)
         assert largest_difference(other_gradients, gradients) < 1e-6
 
 
