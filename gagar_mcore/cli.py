@@ -40,6 +40,11 @@ class Precision(StrEnum):
     fp32 = "fp32"
 
 
+class ServerRole(StrEnum):
+    policy = "policy"
+    grader = "grader"
+
+
 class WeightFormat(StrEnum):
     bf16 = "bf16"
     fp32 = "fp32"
@@ -103,6 +108,17 @@ def rollout(recipe: RecipeName, overrides: Overrides = None) -> None:
 
     with one_line_errors():
         run_rollout(recipe, overrides or [])
+
+
+@app.command()
+def serve(
+    role: Annotated[ServerRole, typer.Argument(help="Which of the two models.")], recipe: RecipeName, overrides: Overrides = None
+) -> None:
+    """Run SGLang's server of a recipe's policy or grader until it is told to stop."""
+    from gagar_mcore.controller.serve import run_serve
+
+    with one_line_errors():
+        run_serve(role.value, recipe, overrides or [])
 
 
 @app.command()

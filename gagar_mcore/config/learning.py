@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from gagar_mcore.config.base import Section
-from gagar_mcore.config.rollout import Count, Positive, Seconds
+from gagar_mcore.config.rollout import Count, EngineSection, Positive, Seconds
 from gagar_mcore.credit import Aggregation, BehaviourParams, CreditParams
 from gagar_mcore.devices import Device
 from gagar_mcore.models.config import Family, ModelConfig
@@ -73,11 +73,15 @@ class MethodSection(Section):
 
 
 class GradingSection(Section):
-    """A verdict that has not come after `deadline_s` falls back to the outcome advantages."""
+    """A verdict that has not come after `deadline_s` falls back to the outcome advantages. `gagar serve grader` serves `model`, a
+    directory in Hugging Face format, by `engine`, with contexts of `max_context` tokens (None: as long as the model takes)."""
 
     grader: Literal["static", "none"] = "static"
     deadline_s: Seconds = 60.0
     concurrency: Positive = 8
+    model: str | None = None
+    max_context: Positive | None = None
+    engine: EngineSection = EngineSection(kind="sglang")
 
 
 def _known_preset(name: str) -> str:

@@ -54,8 +54,9 @@ class ServerSection(Section):
     and cache take of a GPU (None: as SGLang finds). `drafts` tokens a step are guessed by the model's layers of multi-token
     prediction. `running` is what happens to requests at work when weights change: they `finish` first, `abort`, `retract` and
     read their context again with the new weights, or go on `in_place`. A server without a sign of health for `health_deadline_s`
-    is dead."""
+    is dead. `attach` is the file that `gagar serve policy` writes: its server is used, and none is started."""
 
+    attach: str | None = None
     python: str | None = None
     host: Annotated[str, AfterValidator(_private_address)] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 0

@@ -6,9 +6,11 @@ from gagar_mcore.launcher.gpu import ProbeFailed, look_for_gpus
 
 
 def gpus_needed(recipe: Recipe) -> int:
-    """One for each rank; the engine shares that of the first."""
+    """One for each rank; the engine shares those of the first, unless it is a server that is attached."""
     ranks = recipe.trainer.world_size if recipe.trainer.device == "cuda" else 0
-    return max(ranks, int(recipe.engine.device == "cuda"))
+    engine = recipe.engine
+    elsewhere = engine.device == "cpu" or (engine.kind == "sglang" and engine.server.attach is not None)
+    return max(ranks, 0 if elsewhere else engine.server.tp)
 
 
 def missing_gpus(recipe: Recipe) -> str | None:

@@ -6,6 +6,9 @@ from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.config.load import RecipeError
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import initial_checkpoint
+from gagar_mcore.controller.serving import policy_serving
+from gagar_mcore.engine.protocol import EngineError
+from gagar_mcore.engine.sglang_flags import check_serving
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.plan.fit import check_fit
 from gagar_mcore.tasks.source import harbor_tasks
@@ -60,6 +63,8 @@ def _check_rollout(recipe: Recipe, model: ModelConfig) -> None:
     rollout = recipe.rollout
     if recipe.engine.kind == "embedded" and not model.window_includes_self:
         raise RecipeError("model.window: before_self, but the embedded engine counts the query's own key; set including_self")
+    if recipe.engine.kind == "sglang":
+        _check_server(recipe)
     if rollout.max_context > model.max_positions:
         raise RecipeError(f"rollout.max_context: {rollout.max_context} exceeds the model's {model.max_positions} positions")
     if rollout.max_new_tokens >= rollout.max_context:
@@ -79,3 +84,10 @@ def _check_rollout(recipe: Recipe, model: ModelConfig) -> None:
         raise RecipeError(
             f"sandbox.concurrency: {recipe.sandbox.concurrency} leaves no room for the {members} sessions of one group at once"
         )
+
+
+def _check_server(recipe: Recipe) -> None:
+    try:
+        check_serving(policy_serving(recipe, initial_checkpoint(recipe), 0), recipe.engine)
+    except EngineError as error:
+        raise RecipeError(str(error)) from error

@@ -12,11 +12,13 @@ from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.agent.session import SessionKey, SessionLimits, SessionRunner
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import Run
+from gagar_mcore.controller.serving import policy_serving
 from gagar_mcore.controller.trainer_client import TrainerClient
 from gagar_mcore.credit import CreditParams
 from gagar_mcore.engine.embedded import EmbeddedEngine, start_embedded
 from gagar_mcore.engine.protocol import Engine
-from gagar_mcore.engine.supervised import SupervisedEngine
+from gagar_mcore.engine.sglang import start_sglang
+from gagar_mcore.engine.supervised import MortalEngine, SupervisedEngine
 from gagar_mcore.grading.service import GradingService
 from gagar_mcore.records.experts import Experts, publish_experts
 from gagar_mcore.records.layout import RunLayout
@@ -99,20 +101,26 @@ async def open_pools(recipe: Recipe) -> AsyncIterator[Pools]:
 
 
 async def start_engine(recipe: Recipe, log: Path, weights: Path, version: int) -> Engine:
-    """The embedded engine under supervision. Raises EngineError where it does not start."""
+    """The recipe's engine under supervision. Raises EngineError where it does not start."""
 
-    async def start(weights: Path, version: int) -> EmbeddedEngine:
-        return await start_embedded(
-            weights,
-            version,
-            recipe.engine,
-            log,
-            max_context=recipe.rollout.max_context,
-            deterministic=recipe.deterministic,
-            record_experts=recipe.trainer.routing == "replay",
-        )
+    async def start(weights: Path, version: int) -> MortalEngine:
+        if recipe.engine.kind == "embedded":
+            return await _start_embedded(recipe, log, weights, version)
+        return await start_sglang(policy_serving(recipe, weights, version), recipe.engine, log)
 
     return SupervisedEngine(start, await start(weights, version), weights, version)
+
+
+async def _start_embedded(recipe: Recipe, log: Path, weights: Path, version: int) -> EmbeddedEngine:
+    return await start_embedded(
+        weights,
+        version,
+        recipe.engine,
+        log,
+        max_context=recipe.rollout.max_context,
+        deterministic=recipe.deterministic,
+        record_experts=recipe.trainer.routing == "replay",
+    )
 
 
 @asynccontextmanager

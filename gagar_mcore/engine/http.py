@@ -8,6 +8,8 @@ import httpx
 
 from gagar_mcore.engine.protocol import EngineError
 
+PROBE_S = 5.0  # one question after health while a server starts
+PAUSE_S = 0.5
 KEEP_ALIVE_S = 2.0  # SGLang closes a connection that is idle for 5 s; one that it is about to close must not be used
 CONNECT_RETRIES = 2  # a connection that was refused has carried nothing
 
@@ -79,3 +81,16 @@ class HttpClient:
             raise ConnectionLost(self.failure or f"{self.endpoint.url}{path}: {type(error).__name__} {error}") from error
         finally:
             self._open.discard(scope)
+
+
+async def wait_healthy(endpoint: Endpoint, deadline_s: float) -> None:
+    """Raises EngineError where the server is not healthy in time."""
+    client = HttpClient(endpoint)
+    try:
+        async with asyncio.timeout(deadline_s):
+            while not await client.healthy(PROBE_S):
+                await asyncio.sleep(PAUSE_S)
+    except TimeoutError as error:
+        raise EngineError(f"{endpoint.url}: no healthy server within {deadline_s:g} s") from error
+    finally:
+        await client.close()

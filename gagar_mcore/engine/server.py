@@ -8,17 +8,40 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from gagar_mcore.config.rollout import EngineSection
-from gagar_mcore.engine.http import Endpoint, HttpClient
+from gagar_mcore.engine.http import Endpoint, wait_healthy
 from gagar_mcore.engine.protocol import EngineError
 from gagar_mcore.engine.sglang_flags import Serving, server_environment, server_flags
 from gagar_mcore.launcher.local import log_tail
 
 EXIT_GRACE_S = 5.0
-PROBE_S = 5.0  # one question after health while a server starts
-PAUSE_S = 0.5
 MODULE = "gagar_mcore.engine.sglang_launch"
+
+
+class Server(Protocol):
+    """`ended` is done when the server is."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def endpoint(self) -> Endpoint: ...
+
+    @property
+    def ended(self) -> asyncio.Future[int]: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def obituary(self) -> str:
+        """How it ended."""
+
+    def kill(self) -> None:
+        """At once, without waiting."""
+
+    async def close(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -64,22 +87,24 @@ class ServerProcess:
     def alive(self) -> bool:
         return not self.ended.done()
 
+    @property
+    def name(self) -> str:
+        return f"SGLang's server {self.pid}"
+
     async def wait_healthy(self, deadline_s: float) -> None:
         """Raises EngineError where it ends or is not healthy in time."""
-        client = HttpClient(self.endpoint)
+        waiting = asyncio.create_task(wait_healthy(self.endpoint, deadline_s))
         try:
-            async with asyncio.timeout(deadline_s):
-                while not await client.healthy(PROBE_S):
-                    if not self.alive:
-                        raise EngineError(self.obituary())
-                    await asyncio.sleep(PAUSE_S)
-        except TimeoutError as error:
-            raise EngineError(f"SGLang's server was not ready within {deadline_s:g} s; {self._log_end()}") from error
+            await asyncio.wait([waiting, self.ended], return_when=asyncio.FIRST_COMPLETED)
+            if not self.alive:
+                raise EngineError(self.obituary())
+            if waiting.exception() is not None:
+                raise EngineError(f"{self.name} was not ready within {deadline_s:g} s; {self._log_end()}")
         finally:
-            await client.close()
+            waiting.cancel()
 
     def obituary(self) -> str:
-        return f"SGLang's server {self.pid} ended with code {self.process.returncode}; {self._log_end()}"
+        return f"{self.name} ended with code {self.process.returncode}; {self._log_end()}"
 
     async def close(self) -> None:
         """End it: gently, then by force."""

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from gagar_mcore.config.rollout import EngineSection
+from gagar_mcore.engine.attach import attach_server
 from gagar_mcore.engine.http import ConnectionLost, HttpClient
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation, RoutedTokens
 from gagar_mcore.engine.requests import check_requests
-from gagar_mcore.engine.server import ServerProcess, start_server
+from gagar_mcore.engine.server import Server, start_server
 from gagar_mcore.engine.sglang_flags import Serving
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.records.experts import Experts
@@ -23,13 +24,14 @@ from gagar_mcore.records.types import WeightSpan
 
 WATCH_S = 5.0  # between two questions after the server's health
 ABORT_S = 5.0
+REAPED_S = 1.0  # after a process has died the system says so
 
 
 class SGLangEngine:
     """An Engine. A request that is cancelled or late is aborted at the server. A server that ends, or says nothing for
     `section.server.health_deadline_s`, is ended, and every call raises EngineError from then on."""
 
-    def __init__(self, server: ServerProcess, serving: Serving, section: EngineSection) -> None:
+    def __init__(self, server: Server, serving: Serving, section: EngineSection) -> None:
         self._server = server
         self._serving = serving
         self._section = section
@@ -40,10 +42,6 @@ class SGLangEngine:
         self._orders = 0
         self._watching = [asyncio.create_task(self._watch_process()), asyncio.create_task(self._watch_health())]
         self._aborts: set[asyncio.Task[None]] = set()
-
-    @property
-    def pid(self) -> int:
-        return self._server.pid
 
     @property
     def alive(self) -> bool:
@@ -181,12 +179,13 @@ class SGLangEngine:
             healthy = await self._client.healthy(deadline)
             disturbed = self._released or self._control.locked() or orders != self._orders
             if not healthy and not disturbed:
-                self._end(f"SGLang's server {self.pid} gave no sign of health within {deadline:g} s and was ended")
+                self._end(f"{self._server.name} gave no sign of health within {deadline:g} s")
 
     async def _examine(self, error: EngineError) -> None:
         """Whether a server that has lost a request is gone altogether."""
+        await asyncio.wait([self._server.ended], timeout=REAPED_S)
         if not await self._client.healthy(self._section.server.health_deadline_s):
-            self._end(f"SGLang's server {self.pid} is gone: {error}" if self._server.alive else self._server.obituary())
+            self._end(f"{self._server.name} is gone: {error}" if self._server.alive else self._server.obituary())
 
     def _end(self, reason: str) -> None:
         self._client.fail(reason)
@@ -194,8 +193,18 @@ class SGLangEngine:
 
 
 async def start_sglang(serving: Serving, section: EngineSection, log: Path) -> SGLangEngine:
-    """Start a server and the engine on it. Raises EngineError where it is not healthy within `section.start_timeout_s`."""
-    return SGLangEngine(await start_server(serving, section, log), serving, section)
+    """The engine on a server of its own, or on the one that the recipe names, with the weights of `serving`. Raises EngineError
+    where the server is not healthy within `section.start_timeout_s`."""
+    if section.server.attach is None:
+        return SGLangEngine(await start_server(serving, section, log), serving, section)
+    server = await attach_server(Path(section.server.attach), section.start_timeout_s)
+    engine = SGLangEngine(server, serving, section)
+    try:
+        await engine.load_weights(serving.weights, serving.version)
+    except BaseException:
+        await engine.close()
+        raise
+    return engine
 
 
 def routed_experts(packed: str, model: ModelConfig) -> Experts:

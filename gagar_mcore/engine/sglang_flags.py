@@ -32,8 +32,8 @@ class Serving:
 
 
 def server_flags(serving: Serving, section: EngineSection, port: int) -> list[str]:
-    """Raises EngineError for what SGLang does not serve."""
-    _check(serving, section)
+    """Raises EngineError, see `check_serving`."""
+    check_serving(serving, section)
     server, model = section.server, serving.model
     options: dict[str, Any] = {
         "model-path": serving.weights.absolute(),
@@ -61,6 +61,21 @@ def server_flags(serving: Serving, section: EngineSection, port: int) -> list[st
     if model.family == "mimo_v2":
         options["json-model-override-args"] = json.dumps(as_sglang_reads(model))
     return [*(text for name, value in options.items() for text in (f"--{name}", str(value))), *(f"--{name}" for name in switches)]
+
+
+def check_serving(serving: Serving, section: EngineSection) -> None:
+    """Raises EngineError for what SGLang does not serve."""
+    server, model = section.server, serving.model
+    if serving.deterministic and section.device == "cpu":
+        raise EngineError("deterministic: SGLang has no such mode on a CPU; set engine.kind=embedded, or deterministic to false")
+    if server.drafts > model.mtp_layers:
+        raise EngineError(f"engine.server.drafts: {server.drafts}, but the model has {model.mtp_layers} layers to draft with")
+    if server.drafts and section.device == "cpu":
+        raise EngineError("engine.server.drafts: SGLang drafts on a GPU alone; set it to 0")
+    if model.family == "mimo_v2" and model.routed_scaling != 1.0:
+        raise EngineError(f"routed_scaling_factor: {model.routed_scaling:g}; SGLang computes MiMo-V2 with 1 alone")
+    if server.tp % server.ep:
+        raise EngineError(f"engine.server.ep: {server.ep} does not divide engine.server.tp {server.tp}")
 
 
 def server_environment(section: EngineSection) -> dict[str, str]:
@@ -115,17 +130,3 @@ def _drafting_options(drafts: int) -> dict[str, Any]:
         "speculative-eagle-topk": 1,
         "speculative-num-draft-tokens": drafts + 1,
     }
-
-
-def _check(serving: Serving, section: EngineSection) -> None:
-    server, model = section.server, serving.model
-    if serving.deterministic and section.device == "cpu":
-        raise EngineError("deterministic: SGLang has no such mode on a CPU; set engine.kind=embedded, or deterministic to false")
-    if server.drafts > model.mtp_layers:
-        raise EngineError(f"engine.server.drafts: {server.drafts}, but the model has {model.mtp_layers} layers to draft with")
-    if server.drafts and section.device == "cpu":
-        raise EngineError("engine.server.drafts: SGLang drafts on a GPU alone; set it to 0")
-    if model.family == "mimo_v2" and model.routed_scaling != 1.0:
-        raise EngineError(f"routed_scaling_factor: {model.routed_scaling:g}; SGLang computes MiMo-V2 with 1 alone")
-    if server.tp % server.ep:
-        raise EngineError(f"engine.server.ep: {server.ep} does not divide engine.server.tp {server.tp}")

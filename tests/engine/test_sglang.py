@@ -16,7 +16,6 @@ from gagar_mcore.engine.http import Endpoint, HttpClient
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest
 from gagar_mcore.engine.sglang import start_sglang
 from gagar_mcore.engine.sglang_flags import Serving
-from gagar_mcore.engine.supervised import SupervisedEngine
 from gagar_mcore.records.store import MANIFEST
 
 INSTALLED = importlib.util.find_spec("sglang") is not None
@@ -33,28 +32,20 @@ TOLERANCE = 2e-3
 
 
 class Served:
-    """A supervised engine and the servers that were started for it, on a loop that outlives each test."""
+    """An engine on a loop that outlives each test."""
 
     def __init__(self, directory):
         self.layout = open_run(directory)
         self.weights = [publish_random(self.layout, version) for version in (0, 1)]
         self.references = [Reference(path) for path in self.weights]
-        self.started = []
         self.log = self.layout.logs / "engine.log"
         self._loop = asyncio.new_event_loop()
-        self.engine = self.run(self._start())
-
-    async def _start(self):
-        async def start(weights, version):
-            serving = Serving("policy", weights, version, MODEL, CONTEXT, record_experts=True)
-            self.started.append(await start_sglang(serving, SECTION, self.log))
-            return self.started[-1]
-
-        return SupervisedEngine(start, await start(self.weights[0], 0), self.weights[0], 0)
+        serving = Serving("policy", self.weights[0], 0, MODEL, CONTEXT, record_experts=True)
+        self.engine = self.run(start_sglang(serving, SECTION, self.log))
 
     @property
-    def newest(self):
-        return self.started[-1]
+    def client(self):
+        return self.engine._client
 
     def run(self, coroutine):
         return self._loop.run_until_complete(asyncio.wait_for(coroutine, 280))
@@ -120,7 +111,7 @@ def test_experts_are_those_of_the_model_and_a_second_turn_tells_the_new_tokens_a
 def test_requests_that_are_cancelled_make_room_for_others(served):
     async def scenario():
         calls = [asyncio.create_task(served.engine.generate([request(f"long{i}", prompt(5, i), 480)])) for i in range(BATCH)]
-        await running(served.newest._client, BATCH)
+        await running(served.client, BATCH)
         short = asyncio.create_task(served.engine.generate([request("short", prompt(5), 2)]))
         for call in calls[1:]:
             call.cancel()
@@ -160,7 +151,7 @@ def test_the_whole_context_can_be_used(served):
     ],
 )
 def test_keys_are_demanded(served, path, body, key):
-    endpoint = served.newest._client.endpoint
+    endpoint = served.client.endpoint
     held = Endpoint(endpoint.url, endpoint.key if key else "guess", "guess")
 
     async def ask(client):
@@ -193,7 +184,7 @@ def test_new_weights_take_over_in_the_middle_of_an_answer(served):
 
     async def scenario():
         call = asyncio.create_task(served.engine.generate([request("update", ids, 400)]))
-        await running(served.newest._client, 1)
+        await running(served.client, 1)
         await served.engine.load_weights(served.weights[1], 1)
         return await call
 
@@ -208,32 +199,20 @@ def test_new_weights_take_over_in_the_middle_of_an_answer(served):
     assert answer.routed.start == 0
 
 
-def test_a_server_that_is_killed_is_replaced_by_one_with_its_weights(served):
-    """From here on, another server."""
+def test_a_server_that_is_killed_takes_its_children_along_and_every_call_says_so(served):
+    """From here on, no server."""
 
     async def scenario():
-        dead = served.newest
-        family = psutil.Process(dead.pid).children(recursive=True)
-        lost = asyncio.create_task(served.engine.generate([request("lost", prompt(20), 300)]))
-        await running(dead._client, 1)
-        os.kill(dead.pid, signal.SIGKILL)
-        [answer] = await lost
-        return dead, family, answer
+        pid = served.engine._server.pid
+        family = psutil.Process(pid).children(recursive=True)
+        lost = asyncio.create_task(served.engine.generate([request("lost", prompt(20), 400)]))
+        await running(served.client, 1)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(EngineError):
+            await lost
+        assert not served.engine.alive
+        with pytest.raises(EngineError, match=f"SGLang's server {pid} ended with code -9; its log .*engine.log ends with"):
+            await served.engine.generate([request("later", prompt(5), 2)])
+        return family
 
-    dead, family, answer = served.run(scenario())
-    assert not dead.alive
-    assert psutil.wait_procs(family, timeout=30)[1] == []
-    assert served.newest is not dead
-    expected = served.references[1].logprobs(prompt(20) + answer.token_ids)[19:]
-    torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=TOLERANCE, rtol=0)
-    assert answer.weight_spans[0].version == 1
-
-
-def test_a_server_that_says_nothing_is_ended_within_its_deadline(served):
-    """From here on, no server."""
-    hung = served.newest
-    os.kill(hung.pid, signal.SIGSTOP)
-    with pytest.raises(EngineError, match="gave no sign of health within 20 s and was ended"):
-        served.run(hung.generate([request("hung", prompt(5), 2)]))
-    assert not hung.alive
-    served.run(hung.close())
+    assert psutil.wait_procs(served.run(scenario()), timeout=30)[1] == []

@@ -1,0 +1,69 @@
+"""`gagar serve`: SGLang's server of a recipe's policy or grader, until it is told to stop."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from gagar_mcore.config.load import load_recipe
+from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.config.rollout import EngineSection
+from gagar_mcore.controller.run import initial_checkpoint
+from gagar_mcore.controller.serving import grader_serving, policy_serving
+from gagar_mcore.engine.attach import write_address
+from gagar_mcore.engine.protocol import EngineError
+from gagar_mcore.engine.server import ServerProcess, start_server
+from gagar_mcore.engine.sglang_flags import Role, Serving
+from gagar_mcore.records.layout import RunLayout
+
+STOP = (signal.SIGINT, signal.SIGTERM)
+
+
+def run_serve(role: Role, name: str, overrides: Sequence[str]) -> None:
+    """Raises RecipeError, and EngineError where the server does not start or ends by itself."""
+    recipe = load_recipe(name, overrides)
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_serve(recipe, role))
+
+
+async def _serve(recipe: Recipe, role: Role) -> None:
+    layout = RunLayout(Path(recipe.output).absolute())
+    serving, section = _orders(recipe, role)
+    with _stopped_by_signals():
+        async with _running(serving, section, layout.logs / f"{role}-server.log") as server:
+            with write_address(layout.server(role), server.endpoint):
+                print(f"{role}: {serving.weights} on {server.endpoint.url}, keys in {layout.server(role)}", flush=True)
+                await asyncio.shield(server.ended)
+                raise EngineError(server.obituary())
+
+
+def _orders(recipe: Recipe, role: Role) -> tuple[Serving, EngineSection]:
+    """A policy starts with its initial weights; the run that uses it loads those that it has."""
+    if role == "grader":
+        return grader_serving(recipe), recipe.grading.engine
+    return policy_serving(recipe, initial_checkpoint(recipe), 0), recipe.engine
+
+
+@asynccontextmanager
+async def _running(serving: Serving, section: EngineSection, log: Path) -> AsyncIterator[ServerProcess]:
+    server = await start_server(serving, section, log)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """A signal cancels the task."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    for number in STOP:
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        yield
+    finally:
+        for number in STOP:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,67 @@
+import asyncio
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from gagar_mcore.config.rollout import EngineSection, ServerSection
+from gagar_mcore.config.shipped import shipped_checkpoint
+from gagar_mcore.engine.attach import read_address, write_address
+from gagar_mcore.engine.http import Endpoint
+from gagar_mcore.engine.protocol import EngineError
+from gagar_mcore.engine.server import ServerProcess, start_server
+from gagar_mcore.engine.sglang import start_sglang
+from gagar_mcore.engine.sglang_flags import Serving
+from gagar_mcore.models.presets import preset
+
+ENDPOINT = Endpoint("http://127.0.0.1:9", "the-key", "the-admin-key")
+SERVING = Serving("policy", shipped_checkpoint("tiny-mimo-v2"), 0, preset("tiny"), 500)
+
+
+def section(**server):
+    return EngineSection(kind="sglang", start_timeout_s=60.0, server=ServerSection(**server))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sglang") is not None, reason="this Python has SGLang")
+def test_a_python_without_sglang_is_named_by_its_log(tmp_path):
+    with pytest.raises(EngineError, match=r"(?s)ended with code 1; its log .*e\.log ends with.*No module named 'sglang'"):
+        asyncio.run(start_server(SERVING, section(), tmp_path / "e.log"))
+
+
+def test_a_python_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(EngineError, match=r"engine\.server\.python: /nowhere/python: No such file"):
+        asyncio.run(start_server(SERVING, section(python="/nowhere/python"), tmp_path / "e.log"))
+
+
+def test_an_address_of_another_machine_is_named(tmp_path):
+    with pytest.raises(EngineError, match=r"engine\.server\.host: 10\.255\.255\.1: "):
+        asyncio.run(start_server(SERVING, section(host="10.255.255.1"), tmp_path / "e.log"))
+
+
+def test_the_end_of_a_log_is_shown_without_keys(tmp_path):
+    async def scenario():
+        flags, log = ["the-key", "the-admin-key"], tmp_path / "e.log"
+        server = await ServerProcess.spawn(sys.executable, flags, {}, ENDPOINT, log)
+        log.write_text("settings: the-key, the-admin-key")
+        await server.close()
+        return server.obituary()
+
+    assert asyncio.run(scenario()).endswith("settings: ..., ...")
+
+
+def test_an_address_is_there_for_this_user_while_the_server_runs(tmp_path):
+    file = tmp_path / "servers" / "policy.json"
+    with write_address(file, ENDPOINT):
+        assert read_address(file) == ENDPOINT
+        assert file.stat().st_mode & 0o077 == 0
+    assert list(file.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(("text", "message"), [(None, "No such file"), ("{}", "no file that `gagar serve` has written")])
+def test_a_server_to_attach_that_is_not_there_is_named(tmp_path, text, message):
+    file = Path(tmp_path / "policy.json")
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(EngineError, match=rf"engine\.server\.attach: .*policy\.json: {message}"):
+        asyncio.run(start_sglang(SERVING, section(attach=str(file)), tmp_path / "e.log"))
