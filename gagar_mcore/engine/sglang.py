@@ -1,26 +1,21 @@
 """The engine on SGLang's server: token ids in and out, over its native interface."""
 
 import asyncio
-import base64
 import contextlib
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gagar_mcore.config.rollout import EngineSection
 from gagar_mcore.engine.attach import attach_server
 from gagar_mcore.engine.http import ConnectionLost, HttpClient
-from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation, RoutedTokens
+from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation
 from gagar_mcore.engine.requests import check_requests
 from gagar_mcore.engine.server import Server, start_server
 from gagar_mcore.engine.sglang_flags import Serving
-from gagar_mcore.models.config import ModelConfig
-from gagar_mcore.records.experts import Experts
+from gagar_mcore.engine.sglang_wire import generate_body, read_generation
 from gagar_mcore.records.store import MANIFEST, RecordError, read_manifest
-from gagar_mcore.records.types import WeightSpan
 
 WATCH_S = 5.0  # between two questions after the server's health
 ABORT_S = 5.0
@@ -90,45 +85,19 @@ class SGLangEngine:
 
     async def _generate(self, request: GenerateRequest) -> Generation:
         name = f"{request.session_id}/{uuid.uuid4().hex}"
-        known = self._read.get(request.session_id, 0)
+        known = self._read.get(request.session_id, 0) if self._serving.record_experts else None
         try:
-            answer = await self._client.call("/generate", self._section.deadline_s, self._body(request, name, known))
+            answer = await self._client.call("/generate", self._section.deadline_s, generate_body(request, name, known))
         except ConnectionLost as error:
             await self._examine(error)
             raise
         except (EngineError, asyncio.CancelledError):
             self._abort(name)
             raise
-        generation = self._generation(answer["meta_info"], known)
-        self._read[request.session_id] = known + (0 if generation.routed is None else len(generation.routed.experts))
+        generation = read_generation(answer["meta_info"], known, self._serving.model)
+        if (routed := generation.routed) is not None:
+            self._read[request.session_id] = routed.start + len(routed.experts)
         return generation
-
-    def _body(self, request: GenerateRequest, name: str, known: int) -> dict[str, Any]:
-        return {
-            "rid": name,
-            "input_ids": request.input_ids,
-            "sampling_params": {
-                "max_new_tokens": request.max_new_tokens,
-                "temperature": request.temperature,
-                "top_p": 1.0,
-                "top_k": -1,
-                "stop_token_ids": list(request.stop_token_ids),
-                "sampling_seed": request.seed >> 1,  # a signed number there
-            },
-            "return_logprob": True,
-            "return_routed_experts": self._serving.record_experts,
-            "routed_experts_start_len": known,
-        }
-
-    def _generation(self, meta: dict[str, Any], known: int) -> Generation:
-        scored, packed = meta.get("output_token_logprobs") or [], meta.get("routed_experts")
-        return Generation(
-            token_ids=[token for _, token, _ in scored],
-            logprobs=[logprob for logprob, _, _ in scored],
-            weight_spans=[WeightSpan(int(span["version"]), span["start"], span["end"]) for span in meta["weight_versions"]],
-            finish_reason=meta["finish_reason"]["type"],
-            routed=RoutedTokens(known, routed_experts(packed, self._serving.model)) if packed else None,
-        )
 
     async def _exchange(self, directory: Path, version: int) -> None:
         running = self._section.server.running
@@ -205,13 +174,6 @@ async def start_sglang(serving: Serving, section: EngineSection, log: Path) -> S
         await engine.close()
         raise
     return engine
-
-
-def routed_experts(packed: str, model: ModelConfig) -> Experts:
-    """`[tokens, layers with experts, top_k]` from SGLang's reply, which holds every layer as int32."""
-    every = np.frombuffer(base64.b64decode(packed), np.int32).reshape(-1, model.num_layers, model.top_k)
-    experts: Experts = every[:, np.array(model.moe_layers)].astype(np.int16)
-    return experts
 
 
 def _check_published(directory: Path) -> None:

@@ -1,0 +1,50 @@
+"""Requests and answers of SGLang's native interface."""
+
+import base64
+from typing import Any
+
+import numpy as np
+
+from gagar_mcore.engine.protocol import GenerateRequest, Generation, RoutedTokens
+from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.records.experts import Experts
+from gagar_mcore.records.types import WeightSpan
+
+
+def generate_body(request: GenerateRequest, name: str, experts_from: int | None) -> dict[str, Any]:
+    """The body of `/generate`. name: what the server calls the request; experts_from: the first token whose experts it is to
+    tell, None for no experts."""
+    body = {
+        "rid": name,
+        "input_ids": request.input_ids,
+        "sampling_params": {
+            "max_new_tokens": request.max_new_tokens,
+            "temperature": request.temperature,
+            "top_p": 1.0,
+            "top_k": -1,
+            "stop_token_ids": list(request.stop_token_ids),
+            "sampling_seed": request.seed >> 1,  # a signed number there
+        },
+        "return_logprob": True,
+    }
+    experts = {"return_routed_experts": True, "routed_experts_start_len": experts_from}
+    return body if experts_from is None else body | experts
+
+
+def read_generation(meta: dict[str, Any], experts_from: int | None, model: ModelConfig) -> Generation:
+    """meta: `meta_info` of the answer; one that was aborted before it began has no tokens."""
+    scored, packed = meta.get("output_token_logprobs") or [], meta.get("routed_experts")
+    return Generation(
+        token_ids=[token for _, token, _ in scored],
+        logprobs=[logprob for logprob, _, _ in scored],
+        weight_spans=[WeightSpan(int(span["version"]), span["start"], span["end"]) for span in meta["weight_versions"]],
+        finish_reason=meta["finish_reason"]["type"],
+        routed=RoutedTokens(experts_from, read_experts(packed, model)) if packed and experts_from is not None else None,
+    )
+
+
+def read_experts(packed: str, model: ModelConfig) -> Experts:
+    """`[tokens, layers with experts, top_k]` of base64 int32 `[tokens, layers, top_k]`."""
+    every = np.frombuffer(base64.b64decode(packed), np.int32).reshape(-1, model.num_layers, model.top_k)
+    experts: Experts = every[:, np.array(model.moe_layers)].astype(np.int16)
+    return experts
