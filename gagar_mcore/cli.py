@@ -52,6 +52,17 @@ class WeightFormat(StrEnum):
     mxfp4 = "mxfp4"
 
 
+class ImportFormat(StrEnum):
+    swe_agent = "swe-agent"
+    mini_swe_agent = "mini-swe-agent"
+    openai = "openai"
+
+
+class ImportForm(StrEnum):
+    records = "records"
+    messages = "messages"
+
+
 class WeightNaming(StrEnum):
     SPLIT = "split"
     FUSED = "fused"
@@ -169,6 +180,25 @@ def credit(
     try:
         code = credit_files(source, target, credit_params(method.value, cap, min_valid, settings or []))
     except (ValueError, OSError) as error:
+        print(f"gagar: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    raise typer.Exit(code)
+
+
+@app.command("import")
+def import_trajectories(
+    sources: Annotated[list[Path], typer.Argument(metavar="SRC...", help="Files, or folders of .traj, .traj.json and .jsonl.")],
+    out: Annotated[Path, typer.Option("--out", help="A file of JSON lines that does not exist yet.")],
+    form: Annotated[ImportForm, typer.Option(help="Whole records, or their chat messages alone.")] = ImportForm.records,
+    format: Annotated[ImportFormat | None, typer.Option(help="Of every file; else by their names.")] = None,
+    max_mb: Annotated[int, typer.Option(min=1, help="Largest record that is read, in MB.")] = 256,
+) -> None:
+    """Trajectories of SWE-agent, mini-swe-agent and chat messages, to analyse or learn from; exit code 1 where none is read."""
+    from gagar_mcore.integrations.imports.command import run_import
+
+    try:
+        code = run_import(sources, out, form.value, format and format.value, max_mb)
+    except OSError as error:
         print(f"gagar: {error}", file=sys.stderr)
         raise typer.Exit(1) from error
     raise typer.Exit(code)
