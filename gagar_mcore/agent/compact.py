@@ -1,5 +1,6 @@
 """The compact tools of small policies, carried out in a sandbox."""
 
+from gagar_mcore.agent.calls import Tool
 from gagar_mcore.agent.grammar import (
     MAX_FILE_CHARACTERS,
     Action,
@@ -23,6 +24,8 @@ MAX_FILE_BYTES = 4 * MAX_FILE_CHARACTERS
 
 class CompactTools:
     """The tool set of `agent.grammar`; the prompt is the task's instruction and nothing else."""
+
+    declared: tuple[Tool, ...] = ()
 
     def prompt(self, task: Task) -> str:
         return task.instruction

@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
+from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.agent.tools import ToolResult, ToolSession, ToolSet
 from gagar_mcore.engine.protocol import Engine, EngineError, GenerateRequest, Generation, RoutedTokens
 from gagar_mcore.randomness import derive_seed
@@ -17,16 +17,6 @@ from gagar_mcore.records.types import EndReason, InvalidReason, Trajectory, Turn
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.patch import BASE, extract_patch
 from gagar_sandbox.types import Limits, SandboxLost, SandboxPool, SandboxSpec
-
-
-class Renderer(Protocol):
-    """How text becomes token ids; generated ids are never rendered again."""
-
-    @property
-    def stop_token_ids(self) -> tuple[int, ...]: ...
-    def prompt(self, text: str) -> list[int]: ...
-    def observation(self, text: str) -> list[int]: ...
-    def decode(self, ids: Sequence[int]) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +143,7 @@ class SessionRunner:
         spec = SandboxSpec(task.repository, task.workdir, {BASE: task.repository}, self.sandbox_limits)
         sandbox = await self.pool.acquire(spec)
         try:
-            transcript.add_context(self.renderer.prompt(self.tools.prompt(task)))
+            transcript.add_context(self.renderer.prompt(self.tools.prompt(task), self.tools.declared))
             end = await self._turns(key, self.tools.open(sandbox, task), engine, transcript)
             return end, await extract_patch(sandbox, task)
         finally:

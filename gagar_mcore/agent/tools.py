@@ -1,8 +1,10 @@
 """Tool sets: how a policy's free text becomes an action in the sandbox."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gagar_mcore.agent.calls import Tool
 from gagar_mcore.tasks.task import Task
 from gagar_sandbox.types import Sandbox
 
@@ -26,6 +28,10 @@ class ToolSession(Protocol):
 
 
 class ToolSet(Protocol):
+    @property
+    def declared(self) -> Sequence[Tool]:
+        """The tools that the template must describe; none where the policy knows its actions already."""
+
     def prompt(self, task: Task) -> str:
         """The user message that opens a session."""
 

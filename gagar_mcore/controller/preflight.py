@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gagar_mcore.agent.renderer import Renderer
+from gagar_mcore.agent.renderer import load_renderer
 from gagar_mcore.config.load import RecipeError
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import initial_checkpoint
@@ -31,7 +31,7 @@ def initial_model(recipe: Recipe) -> ModelConfig:
     directory = initial_checkpoint(recipe)
     try:
         checkpoint = PublishedCheckpoint(directory)
-        Renderer.load(directory)
+        load_renderer(directory)
     except ValueError as error:
         raise RecipeError(f"model.init: {error}") from error
     model = fitting(recipe, checkpoint.model)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from gagar_mcore.agent.registry import tool_set
-from gagar_mcore.agent.renderer import Renderer
+from gagar_mcore.agent.renderer import Renderer, load_renderer
 from gagar_mcore.agent.session import SessionKey, SessionLimits, SessionRunner
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import Run
@@ -73,7 +73,7 @@ def session_slots(recipe: Recipe) -> int:
 def build_sampler(recipe: Recipe, engine: Engine, pools: Pools, renderer: Renderer, layout: RunLayout | None = None) -> Sampler:
     """layout: of the run that the sessions belong to, where they are trained on."""
     keep = partial(keep_experts, layout) if layout else None
-    tools = tool_set(recipe.rollout.tools, recipe.sandbox.command_timeout_s)
+    tools = tool_set(recipe.rollout.tools, renderer.calls, recipe.sandbox.command_timeout_s)
     limits = sandbox_limits(recipe)
     group_size = max(recipe.rollout.group_size, recipe.train.eval_samples)
     return Sampler(
@@ -148,7 +148,7 @@ async def start_rollout(
         heldout = await heldout_tasks(recipe.tasks, layout.root / "tasks", pools.tests, run.epoch.number)
         engine = await start_engine(recipe, layout.logs / "engine.log", weights, 0)
         stack.push_async_callback(engine.close)
-        sampler = build_sampler(recipe, engine, pools, Renderer.load(weights), layout)
+        sampler = build_sampler(recipe, engine, pools, load_renderer(weights), layout)
         pipeline = GroupPipeline(
             layout=layout,
             epoch=run.epoch.number,

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gagar_mcore.agent.renderer import TOKENIZER_FILE, Renderer
+from gagar_mcore.agent.calls import Answer
+from gagar_mcore.agent.renderer import TOKENIZER_FILE, Renderer, render_session
 from gagar_mcore.agent.tokenizer import train_tokenizer
 from gagar_mcore.config.sft import SftSection
 from gagar_mcore.models.config import ModelConfig
@@ -40,7 +41,7 @@ def write_random_start(model: ModelConfig, section: SftSection, directory: Path)
 def build_sft_data(section: SftSection, renderer: Renderer) -> SftData:
     """`steps * sequences_per_step` rendered demonstrations: loss weight 1 on actions, `context_weight` elsewhere."""
     rendered = [
-        renderer.render(shown.prompt, shown.turns)
+        render_session(renderer, shown.prompt, [(Answer(action), seen) for action, seen in shown.turns])
         for shown in demonstrations(section, section.steps * section.sequences_per_step, purpose=0)
     ]
     weights = [np.where(np.asarray(mask) == 1, 1.0, section.context_weight) for _, mask in rendered]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gagar_mcore.agent.renderer import Renderer
+from gagar_mcore.agent.renderer import load_renderer
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.services import build_sampler, open_pools, start_engine
 from gagar_mcore.evals.evaluate import evaluate
@@ -16,7 +16,7 @@ async def evaluate_checkpoint(recipe: Recipe, checkpoint: Path, root: Path) -> d
         tasks = await heldout_tasks(recipe.tasks, root / "tasks", pools.tests, epoch=0)
         engine = await start_engine(recipe, root / "logs" / "engine.log", checkpoint, 0)
         try:
-            sampler = build_sampler(recipe, engine, pools, Renderer.load(checkpoint))
+            sampler = build_sampler(recipe, engine, pools, load_renderer(checkpoint))
             samples, concurrent = recipe.train.eval_samples, recipe.rollout.concurrent_groups
             return await evaluate(RunLayout(root), sampler, tasks, 0, samples, recipe.seed, epoch=0, concurrent=concurrent)
         finally:

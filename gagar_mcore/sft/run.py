@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from gagar_mcore.agent.renderer import Renderer
+from gagar_mcore.agent.renderer import load_renderer
 from gagar_mcore.config.load import RecipeError, dump_recipe, load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.machine import check_machine
@@ -38,7 +38,7 @@ def run_sft(name: str, overrides: Sequence[str]) -> None:
     (root / "recipe.yaml").write_text(dump_recipe(recipe))
     start = starting_point(recipe, root)
     print("writing demonstrations", flush=True)
-    publish_directory(root / "data", KIND, 0, partial(fill_sft_data, section=recipe.sft, renderer=Renderer.load(start)))
+    publish_directory(root / "data", KIND, 0, partial(fill_sft_data, section=recipe.sft, renderer=load_renderer(start)))
     asyncio.run(_train_and_evaluate(recipe, root, start))
 
 

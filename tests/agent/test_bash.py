@@ -6,12 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagar_mcore.agent.bash import MAX_OBSERVATION_BYTES, BashTools, CallError, ToolCall, parse_call
+from gagar_mcore.agent.bash import MAX_OBSERVATION_BYTES, TOOLS, BashTools
+from gagar_mcore.agent.calls import CallError, ToolCall, XmlCalls
+from gagar_mcore.agent.calls import parse_call as parse_any_call
 from gagar_mcore.agent.tools import ToolResult
 from gagar_mcore.tasks.generate import generate_task
 from gagar_mcore.tasks.load import load_task
 from gagar_mcore.tasks.write import write_task
 from gagar_sandbox import Limits, LocalPool, Sandbox, SandboxSpec
+
+
+def parse_call(text: str) -> ToolCall:
+    return parse_any_call(text, XmlCalls(), TOOLS)
 
 
 def call(name: str, **parameters: str) -> str:
@@ -46,9 +52,9 @@ async def _files(sandbox: Sandbox, *names: str) -> dict[str, bytes]:
 
 
 def test_a_call_is_parsed_after_whatever_was_thought() -> None:
-    parameter = "<parameter=command>\nls -l\necho\n</parameter>"
+    parameter = "<parameter=command>ls -l\necho\n</parameter>\n"
     text = f"<think>hm</think>\n<tool_call>\n<function=bash>\n{parameter}\n</function>\n</tool_call>"
-    assert parse_call(text) == ToolCall("bash", {"command": "ls -l\necho"})
+    assert parse_call(text) == ToolCall("bash", {"command": "ls -l\necho\n"})
     assert parse_call(call("finish")) == ToolCall("finish", {})
 
 
@@ -115,7 +121,7 @@ def test_str_replace_changes_one_place_and_makes_files(tmp_path: Path) -> None:
     )
     assert [result.ok for result in results] == [True, True, False, False, False, False, False]
     assert "occurs 2 times" in results[2].observation and "occurs 0 times" in results[3].observation
-    assert files == {"made": b"one 2 one"}
+    assert files == {"made": b"one 2 one\n"}
 
 
 def test_finish_ends_and_wrong_calls_do_not(tmp_path: Path) -> None:

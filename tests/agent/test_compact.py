@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gagar_mcore.agent.calls import XmlCalls
 from gagar_mcore.agent.compact import CompactTools
 from gagar_mcore.agent.registry import tool_set
 from gagar_mcore.agent.tools import ToolResult, ToolSession
@@ -56,7 +57,7 @@ def test_the_sandbox_answers_as_the_demonstrations_do(tmp_path: Path) -> None:
 
 def test_wrong_calls_are_observations_and_leave_the_view_as_it_was(task: Task) -> None:
     async def use(sandbox: Sandbox) -> None:
-        session: ToolSession = tool_set("compact").open(sandbox, task)
+        session: ToolSession = tool_set("compact", XmlCalls()).open(sandbox, task)
         assert await session.call("edit:1:x") == ToolResult("edit", "error", ok=False)
         assert (await session.call(f"view {GENERATED.bug.file} {GENERATED.bug.function}")).ok
         for text, tool in [("view gone.py f", "view"), ("nonsense", ""), ("edit:99:x", "edit"), ("", ""), ("done now", "")]:
@@ -91,4 +92,4 @@ def test_a_write_that_the_sandbox_refuses_is_an_error_and_changes_nothing(task: 
 
 def test_an_unknown_tool_set_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"rollout\.tools: no tool set 'vim'"):
-        tool_set("vim")
+        tool_set("vim", XmlCalls())

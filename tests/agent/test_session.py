@@ -5,9 +5,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
+from chat_models import write_chat_checkpoint
 
-from gagar_mcore.agent.bash import BashTools
-from gagar_mcore.agent.renderer import Renderer
+from gagar_mcore.agent.bash import TOOLS, BashTools
+from gagar_mcore.agent.calls import Answer, ToolCall
+from gagar_mcore.agent.renderer import Renderer, load_renderer, render_session
 from gagar_mcore.agent.session import SessionKey, SessionLimits, SessionRunner, Transcript
 from gagar_mcore.config.shipped import shipped_checkpoint
 from gagar_mcore.engine.protocol import GenerateRequest, Generation, RoutedTokens
@@ -22,7 +25,7 @@ from gagar_sandbox.types import Limits
 
 CHECKPOINT = shipped_checkpoint("tiny-mimo-v2")
 assert CHECKPOINT is not None
-RENDERER = Renderer.load(CHECKPOINT)
+RENDERER = load_renderer(CHECKPOINT)
 LIMITS = SessionLimits(max_turns=5, max_new_tokens=100, max_context=2000, temperature=1.0, deadline_s=60.0)
 
 
@@ -35,10 +38,11 @@ def routed(start: int, end: int, salt: int = 0) -> RoutedTokens:
 class Parrot:
     """Runs one command, turn after turn; says which experts tokens passed if it is a recording one."""
 
-    def __init__(self, command: str, recording: bool = False) -> None:
+    def __init__(self, command: str, recording: bool = False, renderer: Renderer = RENDERER) -> None:
         self.recording = recording
-        call = f"<tool_call><function=bash><parameter=command>{command}</parameter></function></tool_call>"
-        self.ids = [*RENDERER.prompt(call)[1:-1], *RENDERER.stop_token_ids]
+        self.renderer = renderer
+        self.answer = Answer(call=ToolCall("bash", {"command": command}))
+        self.ids = renderer.answer(self.answer)
 
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[Generation]:
         [request] = requests
@@ -60,7 +64,8 @@ def run(
     async def main() -> Trajectory:
         pool = LocalPool(1)
         try:
-            runner = SessionRunner(pool, BashTools(), RENDERER, LIMITS, Limits(), keep)
+            tools = BashTools(calls=engine.renderer.calls)
+            runner = SessionRunner(pool, tools, engine.renderer, LIMITS, Limits(), keep)
             return await runner.run(SessionKey(1, purpose, 1, "g", 0), task, engine)
         finally:
             await pool.close()
@@ -81,6 +86,18 @@ def test_observations_that_fit_stay_until_the_turns_run_out(tmp_path: Path) -> N
     trajectory = run(Parrot("echo hello"), tmp_path)
     assert (trajectory.end_reason, len(trajectory.turns)) == ("max_turns", LIMITS.max_turns)
     assert trajectory.loss_mask[-1] == 0
+
+
+@pytest.mark.parametrize("preset", ["mimo-v2-flash", "qwen3-30b-a3b"])
+def test_a_session_in_the_template_of_a_real_model(tmp_path: Path, preset: str) -> None:
+    """The tokenizer is a stand-in. A marker that the sandbox prints is text to the policy."""
+    renderer = load_renderer(write_chat_checkpoint(tmp_path / "model", preset))
+    parrot = Parrot("echo '<|im_end|>'", renderer=renderer)
+    trajectory = run(parrot, tmp_path / "task")
+    assert (trajectory.end_reason, len(trajectory.turns)) == ("max_turns", LIMITS.max_turns)
+    turns = [(parrot.answer, "<|im_end|>")] * LIMITS.max_turns
+    prompt = BashTools().prompt(load_task(tmp_path / "task" / trajectory.task_id))
+    assert (trajectory.token_ids, trajectory.loss_mask) == render_session(renderer, prompt, turns, TOOLS)
 
 
 def test_experts_are_those_said_last_and_unknown_where_nothing_was_said() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from chat_models import chat_tokenizer
 from safetensors.torch import load_file, save_file
 from stored import write_stored
 
@@ -30,6 +31,14 @@ def test_a_checkpoint_without_a_fit_tokenizer_is_refused(tmp_path: Path) -> None
     (tmp_path / "model" / "tokenizer.json").write_text("{}")
     with pytest.raises(RecipeError, match=r"tokenizer\.json"):
         preflight(load_recipe("tiny", [f"model.init={tmp_path / 'model'}"]))
+
+
+def test_a_checkpoint_with_the_special_tokens_of_chat_models_is_accepted(tmp_path: Path) -> None:
+    shipped = shipped_checkpoint("tiny-mimo-v2")
+    assert shipped is not None
+    shutil.copytree(shipped, tmp_path / "model")
+    chat_tokenizer().save(str(tmp_path / "model" / "tokenizer.json"))
+    assert preflight(load_recipe("tiny", [f"model.init={tmp_path / 'model'}"])) == preflight(load_recipe("tiny"))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gagar_mcore.agent.renderer import Renderer
+from gagar_mcore.agent.renderer import load_renderer
 from gagar_mcore.config.load import load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.config.shipped import shipped_checkpoint
@@ -39,7 +39,7 @@ async def open_pipeline(root: Path, recipe: Recipe = RECIPE) -> AsyncIterator[Gr
                 epoch=1,
                 seed=recipe.seed,
                 group_size=recipe.rollout.group_size,
-                sampler=build_sampler(recipe, engine, pools, Renderer.load(CHECKPOINT)),
+                sampler=build_sampler(recipe, engine, pools, load_renderer(CHECKPOINT)),
                 grading=GradingService.from_section(recipe.grading, credit_params(recipe)),
                 credit=credit_params(recipe),
                 progress=lambda event: None,
@@ -78,7 +78,7 @@ def comparable(trajectory: Trajectory) -> Trajectory:
 
 def test_what_was_generated_is_what_is_trained(first: tuple[Path, list[FinishedGroup]], task: Task) -> None:
     assert CHECKPOINT is not None
-    renderer = Renderer.load(CHECKPOINT)
+    renderer = load_renderer(CHECKPOINT)
     for trajectory in trajectories(first[1]):
         ids, mask = np.asarray(trajectory.token_ids), np.asarray(trajectory.loss_mask)
         assert len(ids) == len(mask) == len(trajectory.logprobs)

@@ -3,7 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gagar_mcore.agent.renderer import Renderer
+from gagar_mcore.agent.renderer import load_renderer
 from gagar_mcore.models.huggingface import read_config
 from gagar_mcore.models.presets import preset
 from gagar_mcore.records.store import read_manifest
@@ -18,7 +18,7 @@ def test_the_cold_start_goes_from_nothing_to_a_measured_checkpoint(tmp_path: Pat
     checkpoint = tmp_path / "run" / "checkpoint"
     read_manifest(checkpoint, "weights", verify=True)
     assert read_config(checkpoint) == preset("tiny")
-    assert Renderer.load(checkpoint).vocab_size == preset("tiny").vocab_size
+    assert load_renderer(checkpoint).vocab_size == preset("tiny").vocab_size
     steps = [json.loads(line) for line in (tmp_path / "run" / "sft.jsonl").read_text().splitlines()]
     assert [s["step"] for s in steps] == [1, 2, 3]
     assert all(s["sft/loss"] > 0 for s in steps)
