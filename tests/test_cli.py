@@ -55,6 +55,7 @@ def test_a_recipe_for_a_gpu_is_validated_without_one_and_not_started(tmp_path: P
         (["report", "/nowhere"], "/nowhere"),
         (["explain", "/nowhere", "m"], "/nowhere: no run directory"),
         (["credit", "--cap", "0.5"], "--cap: must be"),
+        (["import", "a.traj", "--out", "/nowhere/out.jsonl"], "/nowhere: no such folder"),
         (["rollout", "nope"], "no such file"),
         (["sft", "nope"], "no such file"),
         (["serve", "policy", "nope"], "no such file"),
