@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gagar_mcore.agent.renderer import load_renderer
+from gagar_mcore.agent.renderer import TOKENIZER_FILE, load_renderer
 from gagar_mcore.config.load import RecipeError
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.run import initial_checkpoint
@@ -31,9 +31,14 @@ def initial_model(recipe: Recipe) -> ModelConfig:
     directory = initial_checkpoint(recipe)
     try:
         checkpoint = PublishedCheckpoint(directory)
-        load_renderer(directory)
+        tokens = load_renderer(directory).vocab_size
     except ValueError as error:
         raise RecipeError(f"model.init: {error}") from error
+    if tokens > checkpoint.model.vocab_size:
+        raise RecipeError(
+            f"model.init: {directory / TOKENIZER_FILE} holds {tokens} tokens, but the model has {checkpoint.model.vocab_size}; "
+            "put the tokenizer there that the model was trained with"
+        )
     model = fitting(recipe, checkpoint.model)
     try:
         checkpoint.check()

@@ -41,6 +41,17 @@ def test_a_checkpoint_with_the_special_tokens_of_chat_models_is_accepted(tmp_pat
     assert preflight(load_recipe("tiny", [f"model.init={tmp_path / 'model'}"])) == preflight(load_recipe("tiny"))
 
 
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
+    shipped = shipped_checkpoint("tiny-mimo-v2")
+    assert shipped is not None
+    shutil.copytree(shipped, tmp_path / "model")
+    tokenizer = chat_tokenizer()
+    tokenizer.add_tokens([f"<extra {index}>" for index in range(512)])
+    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
+    with pytest.raises(RecipeError, match=r"tokenizer\.json holds \d+ tokens, but the model has 512"):
+        preflight(load_recipe("tiny", [f"model.init={tmp_path / 'model'}"]))
+
+
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model in FP8, fused, in several files."""
