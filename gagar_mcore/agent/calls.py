@@ -116,7 +116,7 @@ class JsonCalls:
 
 def parse_call(text: str, calls: CallFormat, tools: Sequence[Tool]) -> ToolCall:
     """The one call in an answer, of a tool in `tools` with each of its parameters once. Raises CallError."""
-    _, opened, rest = _after_thinking(text).partition(OPEN)
+    _, opened, rest = after_thinking(text).partition(OPEN)
     if not opened:
         raise CallError("found 0 tool calls; make exactly one")
     call = calls.read(rest)
@@ -137,13 +137,14 @@ def _fitting(call: ReadCall, tools: Mapping[str, Tool]) -> ToolCall:
     return ToolCall(call.name, arguments)
 
 
-def _after_thinking(text: str) -> str:
+def after_thinking(text: str) -> str:
+    """An answer without the thoughts that it begins with. Raises CallError where they do not end."""
     if not text.lstrip().startswith(THINK):
         return text
     _, closed, rest = text.partition(THOUGHT)
     if not closed:
         raise CallError(f"the thinking does not end; write {THOUGHT} before the call")
-    return rest
+    return rest.lstrip("\n")
 
 
 def _after_space(text: str, at: int) -> int:

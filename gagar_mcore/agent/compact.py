@@ -1,6 +1,6 @@
 """The compact tools of small policies, carried out in a sandbox."""
 
-from gagar_mcore.agent.calls import Tool
+from gagar_mcore.agent.calls import CallError, Tool, after_thinking
 from gagar_mcore.agent.grammar import (
     MAX_FILE_CHARACTERS,
     Action,
@@ -43,7 +43,7 @@ class CompactSession:
         self._files: dict[str, str] = {}
 
     async def call(self, text: str) -> ToolResult:
-        action = parse(text)
+        action = _action(text)
         if action is None:
             return ToolResult("", ERROR, ok=False)
         name = _name(action)
@@ -65,6 +65,13 @@ class CompactSession:
             await self._sandbox.write(effect.file, effect.text.encode())
             self._files[effect.file] = effect.text
         return effect
+
+
+def _action(text: str) -> Action | None:
+    try:
+        return parse(after_thinking(text))
+    except CallError:
+        return None
 
 
 def _name(action: Action) -> str:

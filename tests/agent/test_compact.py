@@ -60,9 +60,16 @@ def test_wrong_calls_are_observations_and_leave_the_view_as_it_was(task: Task) -
         session: ToolSession = tool_set("compact", XmlCalls()).open(sandbox, task)
         assert await session.call("edit:1:x") == ToolResult("edit", "error", ok=False)
         assert (await session.call(f"view {GENERATED.bug.file} {GENERATED.bug.function}")).ok
-        for text, tool in [("view gone.py f", "view"), ("nonsense", ""), ("edit:99:x", "edit"), ("", ""), ("done now", "")]:
+        for text, tool in [
+            ("view gone.py f", "view"),
+            ("nonsense", ""),
+            ("edit:99:x", "edit"),
+            ("", ""),
+            ("done now", ""),
+            ("<think>done", ""),
+        ]:
             assert await session.call(text) == ToolResult(tool, "error", ok=False)
-        assert await session.call("edit:1:def renamed(x):") == ToolResult("edit", "ok", ok=True)
+        assert await session.call("<think>rename</think>\n\nedit:1:def renamed(x):") == ToolResult("edit", "ok", ok=True)
         assert await session.call("edit:1:x") == ToolResult("edit", "error", ok=False)
 
     in_sandbox(task, use)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagar_mcore.agent.bash import TOOLS
-from gagar_mcore.agent.calls import Answer, CallError, Tool, ToolCall, parse_call
+from gagar_mcore.agent.calls import Answer, CallError, Tool, ToolCall, after_thinking, parse_call
 from gagar_mcore.agent.renderer import Renderer, load_renderer, render_session
 from gagar_mcore.agent.session import Transcript
 from gagar_mcore.agent.template_mimo import MimoRenderer
@@ -177,6 +177,13 @@ def test_ids_are_those_of_the_published_text(renderer: Renderer, request: pytest
 def test_a_wrong_call_in_json_says_what_is_wrong(body: str, reason: str) -> None:
     with pytest.raises(CallError, match=reason):
         parse_call(f"<tool_call>\n{body}\n</tool_call>", CHAT[0].calls, TOOLS)
+
+
+@every_template
+@pytest.mark.parametrize("thinking", ["", "hm"])
+def test_an_action_of_the_compact_grammar_reads_back_without_the_thoughts_before_it(renderer: Renderer, thinking: str) -> None:
+    said = renderer.decode(renderer.answer(Answer("new a.py:\nx", thinking)))
+    assert after_thinking(said) == "new a.py:\nx"
 
 
 @every_template
