@@ -61,7 +61,6 @@ def sequences(kind: str, vocab_size: int) -> list[np.ndarray]:
 def gagar_step(setting: dict[str, Any]) -> tuple[Step, Callable[[float], dict[str, float]]]:
     """A step of fine-tuning on all tokens; on a GPU in bf16."""
     from gagar_mcore.config.learning import TrainerSection
-    from gagar_mcore.models.backends import best_backend, local_backend
     from gagar_mcore.models.flops import training_flops
     from gagar_mcore.models.init import random_tensors
     from gagar_mcore.models.presets import preset
@@ -80,6 +79,7 @@ def gagar_step(setting: dict[str, Any]) -> tuple[Step, Callable[[float], dict[st
     )
     start_rank(trainer)
 
+    from gagar_mcore.models.backends import best_backend, local_backend
     from gagar_mcore.sft.finetune import train_step
     from gagar_mcore.trainer.parts import plan_step
     from gagar_mcore.trainer.setup import build_policy
