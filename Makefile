@@ -46,9 +46,9 @@ test-mcore019: $(MCORE019)/.installed
 	$(MCORE019)/bin/python -m pytest tests/models tests/trainer
 	$(MCORE019)/bin/python -m pytest -m layouts tests/trainer/test_execution.py
 
-# The engine on SGLang's real server, which wants other packages than the trainer, on this machine's CPU.
+# The engine on SGLang's real server, on this machine's CPU. The server wants other packages: an environment of its own.
 test-sglang: $(SGLANG)/.installed
-	$(SGLANG)/bin/python -m pytest -m sglang tests/engine
+	$(RUN) -m pytest -m sglang tests/engine
 
 # A peer of benchmarks/trainer.py.
 deepspeed: $(DEEPSPEED)/.installed

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from stored import write_stored
 from torch import Tensor
@@ -18,6 +19,12 @@ from gagar_mcore.weights.publish import publish_weights
 from gagar_mcore.weights.storage import Storage
 
 MODEL = preset("tiny")
+PYTHON = Path(__file__).resolve().parents[2] / ".venv-sglang" / "bin" / "python"
+needs_sglang = [
+    pytest.mark.sglang,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not PYTHON.exists(), reason=f"there is no {PYTHON}; `make test-sglang` makes it"),
+]
 
 
 def open_run(directory: Path) -> RunLayout:

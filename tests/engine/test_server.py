@@ -1,5 +1,4 @@
 import asyncio
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -23,7 +22,6 @@ def section(**server):
     return EngineSection(kind="sglang", start_timeout_s=60.0, server=ServerSection(**server))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("sglang") is not None, reason="this Python has SGLang")
 def test_a_python_without_sglang_is_named_by_its_log(tmp_path):
     with pytest.raises(EngineError, match=r"(?s)ended with code 1; its log .*e\.log ends with.*No module named 'sglang'"):
         asyncio.run(start_server(SERVING, section(), tmp_path / "e.log"))

@@ -1,7 +1,6 @@
 """The engine on SGLang's real server, on this machine's CPU: `make test-sglang`."""
 
 import asyncio
-import importlib.util
 import os
 import signal
 from dataclasses import replace
@@ -9,7 +8,7 @@ from dataclasses import replace
 import psutil
 import pytest
 import torch
-from served import MODEL, Reference, open_run, publish_random
+from served import MODEL, PYTHON, Reference, needs_sglang, open_run, publish_random
 
 from gagar_mcore.config.rollout import EngineSection, ServerSection
 from gagar_mcore.engine.http import Endpoint, HttpClient
@@ -18,16 +17,10 @@ from gagar_mcore.engine.sglang import start_sglang
 from gagar_mcore.engine.sglang_flags import Serving
 from gagar_mcore.records.store import MANIFEST
 
-INSTALLED = importlib.util.find_spec("sglang") is not None
-pytestmark = [
-    pytest.mark.sglang,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(not INSTALLED, reason="SGLang is not installed here; `make test-sglang` has it"),
-]
+pytestmark = needs_sglang
 BATCH, CONTEXT = 4, 512
-SECTION = EngineSection(
-    kind="sglang", max_batch=BATCH, threads=1, start_timeout_s=240.0, server=ServerSection(health_deadline_s=20.0)
-)
+SERVER = ServerSection(python=str(PYTHON), health_deadline_s=20.0)
+SECTION = EngineSection(kind="sglang", max_batch=BATCH, threads=1, start_timeout_s=240.0, server=SERVER)
 TOLERANCE = 2e-3
 
 

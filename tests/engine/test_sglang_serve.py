@@ -1,7 +1,6 @@
 """`gagar serve` and an engine that uses its server: `make test-sglang`."""
 
 import asyncio
-import importlib.util
 import os
 import signal
 import subprocess
@@ -11,25 +10,21 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
-from served import MODEL, open_run, publish_random
+from served import MODEL, PYTHON, needs_sglang, open_run, publish_random
 
 from gagar_mcore.config.rollout import EngineSection, ServerSection
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest
 from gagar_mcore.engine.sglang import start_sglang
 from gagar_mcore.engine.sglang_flags import Serving
 
-INSTALLED = importlib.util.find_spec("sglang") is not None
-pytestmark = [
-    pytest.mark.sglang,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(not INSTALLED, reason="SGLang is not installed here; `make test-sglang` has it"),
-]
+pytestmark = needs_sglang
 
 
 @contextmanager
 def serving(layout):
     """`gagar serve policy tiny` at work, and the file that it has written."""
     overrides = [f"output={layout.root}", "engine.kind=sglang", "engine.max_batch=4", "engine.start_timeout_s=240"]
+    overrides.append(f"engine.server.python={PYTHON}")
     with open(layout.root / "serve.txt", "w") as out:
         command = [sys.executable, "-m", "gagar_mcore.cli", "serve", "policy", "tiny", *overrides]
         process = subprocess.Popen(command, stdout=out, stderr=out)
