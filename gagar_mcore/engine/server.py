@@ -130,7 +130,7 @@ async def start_server(serving: Serving, section: EngineSection, log: Path) -> S
     """A healthy server with fresh keys. Raises EngineError."""
     server = section.server
     port = server.port or _free_port(server.host)
-    endpoint = Endpoint(f"http://{server.host}:{port}", secrets.token_urlsafe(32), secrets.token_urlsafe(32))
+    endpoint = Endpoint(f"http://{server.host}:{port}", secrets.token_hex(32), secrets.token_hex(32))
     flags, environment = server_flags(serving, section, port), server_environment(section)
     process = await ServerProcess.spawn(server.python or sys.executable, flags, environment, endpoint, log)
     try:

@@ -27,7 +27,7 @@ if sglang_cpu.wanted():
 
 def main() -> None:
     die_with_parent()
-    keys = [text for name, flag in KEYS.items() if name in os.environ for text in (flag, os.environ.pop(name))]
+    keys = [f"{flag}={os.environ.pop(name)}" for name, flag in KEYS.items() if name in os.environ]
     from sglang.launch_server import run_server
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree

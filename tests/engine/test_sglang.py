@@ -11,9 +11,10 @@ import torch
 from served import MODEL, PYTHON, Reference, needs_sglang, open_run, publish_random
 
 from gagar_mcore.config.rollout import EngineSection, ServerSection
+from gagar_mcore.engine.attach import AttachedServer
 from gagar_mcore.engine.http import Endpoint, HttpClient
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest
-from gagar_mcore.engine.sglang import start_sglang
+from gagar_mcore.engine.sglang import SGLangEngine, start_sglang
 from gagar_mcore.engine.sglang_flags import Serving
 from gagar_mcore.records.store import MANIFEST
 
@@ -33,8 +34,8 @@ class Served:
         self.references = [Reference(path) for path in self.weights]
         self.log = self.layout.logs / "engine.log"
         self._loop = asyncio.new_event_loop()
-        serving = Serving("policy", self.weights[0], 0, MODEL, CONTEXT, record_experts=True)
-        self.engine = self.run(start_sglang(serving, SECTION, self.log))
+        self.serving = Serving("policy", self.weights[0], 0, MODEL, CONTEXT, record_experts=True)
+        self.engine = self.run(start_sglang(self.serving, SECTION, self.log))
 
     @property
     def client(self):
@@ -190,6 +191,33 @@ def test_new_weights_take_over_in_the_middle_of_an_answer(served):
         expected = reference.logprobs(ids + answer.token_ids)[len(ids) - 1 :]
         torch.testing.assert_close(told[span.start : span.end], expected[span.start : span.end], atol=TOLERANCE, rtol=0)
     assert answer.routed.start == 0
+
+
+@pytest.mark.parametrize(
+    ("running_requests", "version", "reason", "versions"),
+    [("finish", 2, "length", [1]), ("in_place", 3, "length", [2, 3]), ("abort", 4, "abort", [3])],
+)
+def test_a_recipe_says_what_requests_at_work_go_through(served, running_requests, version, reason, versions):
+    """By an engine that is attached to the same server."""
+    server = SERVER.model_copy(update={"running": running_requests})
+    weights = publish_random(served.layout, version)
+
+    async def scenario():
+        serving = replace(served.serving, version=version - 1)
+        engine = SGLangEngine(AttachedServer(served.client.endpoint), serving, SECTION.model_copy(update={"server": server}))
+        call = asyncio.create_task(engine.generate([request(f"at work {version}", prompt(30), 450)]))
+        await running(served.client, 1)
+        await engine.load_weights(weights, version)
+        [at_work], [later] = await call, await engine.generate([request("later", prompt(30), 2)])
+        await engine.close()
+        return at_work, later
+
+    at_work, later = served.run(scenario())
+    assert at_work.finish_reason == reason
+    assert [span.version for span in at_work.weight_spans] == versions
+    assert [span.version for span in later.weight_spans] == [version]
+    assert len(at_work.token_ids) == len(at_work.logprobs) == at_work.weight_spans[-1].end
+    assert (len(at_work.token_ids) == 450) == (reason == "length")
 
 
 def test_a_server_that_is_killed_takes_its_children_along_and_every_call_says_so(served):
