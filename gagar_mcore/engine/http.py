@@ -8,8 +8,7 @@ import httpx
 
 from gagar_mcore.engine.protocol import EngineError
 
-PROBE_S = 5.0  # one question after health while a server starts
-PAUSE_S = 0.5
+PAUSE_S = 0.5  # between two questions after health
 KEEP_ALIVE_S = 2.0  # SGLang closes a connection that is idle for 5 s; one that it is about to close must not be used
 CONNECT_RETRIES = 2  # a connection that was refused has carried nothing
 
@@ -45,6 +44,9 @@ class HttpClient:
         key = self.endpoint.admin_key if admin else self.endpoint.key
         headers = {"Authorization": f"Bearer {key}"}
         response = await self._send(deadline_s, "GET" if body is None else "POST", path, json=body, headers=headers)
+        if response.status_code == httpx.codes.UNAUTHORIZED:
+            self.fail(f"{self.endpoint.url}{path}: 401: the server does not know the key; another one has taken its place")
+            raise EngineError(self.failure)
         if response.is_error:
             raise EngineError(f"{self.endpoint.url}{path}: {response.status_code}: {response.text[:500]}")
         answer: dict[str, Any] = response.json() if response.content else {}
@@ -55,6 +57,17 @@ class HttpClient:
             return (await self._send(deadline_s, "GET", "/health")).is_success
         except EngineError:
             return False
+
+    async def wait_healthy(self, deadline_s: float) -> None:
+        """Until the server gives a sign of health. Raises EngineError where none comes in time."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                while self.failure is None and not await self.healthy(deadline_s):
+                    await asyncio.sleep(PAUSE_S)
+        except TimeoutError as error:
+            raise EngineError(f"{self.endpoint.url} gave no sign of health within {deadline_s:g} s") from error
+        if self.failure is not None:
+            raise EngineError(self.failure)
 
     def fail(self, reason: str) -> None:
         """The first reason stays; every pending call raises it."""
@@ -84,13 +97,9 @@ class HttpClient:
 
 
 async def wait_healthy(endpoint: Endpoint, deadline_s: float) -> None:
-    """Raises EngineError where the server is not healthy in time."""
+    """Raises EngineError where the server gives no sign of health in time."""
     client = HttpClient(endpoint)
     try:
-        async with asyncio.timeout(deadline_s):
-            while not await client.healthy(PROBE_S):
-                await asyncio.sleep(PAUSE_S)
-    except TimeoutError as error:
-        raise EngineError(f"{endpoint.url}: no healthy server within {deadline_s:g} s") from error
+        await client.wait_healthy(deadline_s)
     finally:
         await client.close()

@@ -36,6 +36,7 @@ class SGLangEngine:
         self._control = asyncio.Lock()  # weights and memory change one after the other; meanwhile no health is asked for
         self._orders = 0
         self._watching = [asyncio.create_task(self._watch_process()), asyncio.create_task(self._watch_health())]
+        self._examination: asyncio.Task[None] | None = None
         self._aborts: set[asyncio.Task[None]] = set()
 
     @property
@@ -80,7 +81,7 @@ class SGLangEngine:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
         await self._client.close()
-        await asyncio.gather(*self._aborts)
+        await asyncio.gather(*self._aborts, *([self._examination] if self._examination else []))
         await self._server.close()
 
     async def _generate(self, request: GenerateRequest) -> Generation:
@@ -88,8 +89,9 @@ class SGLangEngine:
         known = self._read.get(request.session_id, 0) if self._serving.record_experts else None
         try:
             answer = await self._client.call("/generate", self._section.deadline_s, generate_body(request, name, known))
-        except ConnectionLost as error:
-            await self._examine(error)
+        except ConnectionLost:
+            await asyncio.wait([self._server.ended], timeout=REAPED_S)
+            await self._examine()
             raise
         except (EngineError, asyncio.CancelledError):
             self._abort(name)
@@ -141,20 +143,24 @@ class SGLangEngine:
         self._client.fail(self._server.obituary())
 
     async def _watch_health(self) -> None:
-        deadline = self._section.server.health_deadline_s
-        while True:
-            await asyncio.sleep(min(WATCH_S, deadline))
-            orders = self._orders
-            healthy = await self._client.healthy(deadline)
-            disturbed = self._released or self._control.locked() or orders != self._orders
-            if not healthy and not disturbed:
-                self._end(f"{self._server.name} gave no sign of health within {deadline:g} s")
+        while self.alive:
+            await asyncio.sleep(WATCH_S)
+            await self._examine()
 
-    async def _examine(self, error: EngineError) -> None:
-        """Whether a server that has lost a request is gone altogether."""
-        await asyncio.wait([self._server.ended], timeout=REAPED_S)
-        if not await self._client.healthy(self._section.server.health_deadline_s):
-            self._end(f"{self._server.name} is gone: {error}" if self._server.alive else self._server.obituary())
+    async def _examine(self) -> None:
+        """One examination serves all that ask for one meanwhile."""
+        if self._examination is None or self._examination.done():
+            self._examination = asyncio.create_task(self._end_if_silent())
+        await asyncio.shield(self._examination)
+
+    async def _end_if_silent(self) -> None:
+        """End a server that gives no sign of health in time, unless it was told to do something else meanwhile."""
+        orders = self._orders
+        try:
+            await self._client.wait_healthy(self._section.server.health_deadline_s)
+        except EngineError as error:
+            if not self._released and not self._control.locked() and orders == self._orders:
+                self._end(f"{self._server.name}: {error}")
 
     def _end(self, reason: str) -> None:
         self._client.fail(reason)

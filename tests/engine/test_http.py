@@ -100,3 +100,21 @@ def test_a_call_that_is_cancelled_from_outside_is_cancelled():
 
 def test_keys_are_not_shown():
     assert "user" not in repr(Endpoint("http://127.0.0.1:1", "user", "admin"))
+
+
+def test_a_server_that_does_not_know_the_key_is_another_one():
+    async def body(client, seen):
+        with pytest.raises(EngineError, match="/a: 401: the server does not know the key"):
+            await client.call("/a", 10.0, {})
+        return client.failure
+
+    assert "/a: 401" in talk(answer("401 Unauthorized", ""), body)
+
+
+def test_health_is_waited_for_until_its_deadline():
+    async def body(client, seen):
+        with pytest.raises(EngineError, match=r"gave no sign of health within 1\.2 s"):
+            await client.wait_healthy(1.2)
+        return len(seen)
+
+    assert talk(answer("503 Service Unavailable", ""), body) > 1
