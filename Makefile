@@ -18,7 +18,7 @@ SMOKE_OUTPUT ?= runs/smoke
 SMOKE_ARGS ?=
 SMOKE_GPU_OUTPUT ?= runs/smoke-gpu
 
-.PHONY: smoke smoke-gpu deepspeed test test-layouts test-verl test-mcore019 test-sglang lint wheel clean
+.PHONY: smoke smoke-gpu deepspeed test test-layouts test-kills test-verl test-mcore019 test-sglang lint wheel clean
 
 smoke: $(VENV)/.installed
 	@rm -rf "$(SMOKE_OUTPUT)"
@@ -36,6 +36,10 @@ test: $(VENV)/.installed-dev
 # Every parallel layout that up to eight processes can have; `make test` runs some of them.
 test-layouts: $(VENV)/.installed-dev
 	$(RUN) -m pytest -m layouts tests/trainer
+
+# A whole run killed at five moments, whose weights are those of one left alone.
+test-kills: $(VENV)/.installed-dev
+	$(RUN) -m pytest -m kills tests/controller
 
 # The tests that need verl, which wants another transformers than we do: an environment of its own on top of .venv.
 test-verl: $(VERL)/.installed

@@ -22,6 +22,7 @@ def glob(root: Path, pattern: str) -> Callable[[], bool]:
     return lambda: any(root.glob(pattern))
 
 
+@pytest.mark.kills
 @pytest.mark.timeout(900)
 def test_five_kills_leave_the_same_weights_as_an_undisturbed_run(tmp_path: Path) -> None:
     calm, rough = tmp_path / "calm", tmp_path / "rough"
