@@ -78,13 +78,17 @@ def check_serving(serving: Serving, section: EngineSection) -> None:
         raise EngineError(f"engine.server.ep: {server.ep} does not divide engine.server.tp {server.tp}")
 
 
+# Without TorchDynamo: compilation costs seconds, gains nothing here, and fails where the environment's path has a space.
+ON_CPU = {"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1"}
+
+
 def server_environment(section: EngineSection) -> dict[str, str]:
     return {
         **device_environment(section.device),
         "HF_HUB_OFFLINE": "1",  # a directory that is missing is an error and no name on a hub
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
         "OMP_NUM_THREADS": str(section.threads),
-        **({"SGLANG_USE_CPU_ENGINE": "1"} if section.device == "cpu" else {}),
+        **(ON_CPU if section.device == "cpu" else {}),
     }
 
 
