@@ -1,4 +1,4 @@
-"""Softmax attention over spans of packed tokens, in plain PyTorch, one tile of scores at a time."""
+"""Softmax attention over spans of packed tokens, one tile at a time."""
 
 from typing import Any
 

@@ -1,18 +1,19 @@
 """Bytes that a GPU sends in one step, by kind of parallelism, counted as in ring collectives: a gather or a reduction of B bytes
 over n ranks has each send (n - 1) / n B."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.plan.context import context_bytes
+from gagar_mcore.plan.kinds import ByKind
 from gagar_mcore.plan.parameters import layer_kinds, parameters_on_rank
 from gagar_mcore.plan.states import dense_replicas, expert_replicas, gradient_bytes, trained_parameters, value_bytes
 from gagar_mcore.plan.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Communication:
+class Communication(ByKind):
     """Bytes. tensor: gathers and reduce-scatters of sequence parallelism. expert_tensor: the same around split experts. experts:
     all-to-all of tokens. context: keys and values around the ring, halos of sliding layers. pipeline: between stages. gradients:
     their reduce-scatter over replicas; weights: their gather after the update."""
@@ -24,10 +25,6 @@ class Communication:
     pipeline: float
     gradients: float
     weights: float
-
-    @property
-    def total(self) -> float:
-        return sum(getattr(self, kind.name) for kind in fields(self))
 
 
 def step_communication(model: ModelConfig, layout: TrainerSection, work: Workload) -> Communication:

@@ -1,7 +1,7 @@
 """Seconds that a step takes, to rank layouts by: a lower bound for computation at a stated efficiency, an upper one for
 communication, none of which is hidden behind computation. It orders layouts; it does not predict a run."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 
 from gagar_mcore.config.learning import TrainerSection
@@ -9,6 +9,7 @@ from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.flops import attention_flops, linear_flops
 from gagar_mcore.plan.communication import step_communication
 from gagar_mcore.plan.gpus import COMPUTE_EFFICIENCY, GPUS_PER_NODE, LINK_EFFICIENCY, PCIE_BYTES, Gpu
+from gagar_mcore.plan.kinds import ByKind
 from gagar_mcore.plan.parameters import parameters_on_rank
 from gagar_mcore.plan.states import dense_replicas, expert_replicas, state_bytes, trained_parameters
 from gagar_mcore.plan.workload import Workload
@@ -16,7 +17,7 @@ from gagar_mcore.trainer.layout import stage_layers
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(ByKind):
     """Seconds. bubble: stages that wait for others at the step's beginning and end. replicas: gradients and weights.
     offload: the optimizer on the host."""
 
@@ -28,10 +29,6 @@ class Cost:
     bubble: float
     replicas: float
     offload: float
-
-    @property
-    def total(self) -> float:
-        return sum(getattr(self, kind.name) for kind in fields(self))
 
 
 def step_cost(model: ModelConfig, layout: TrainerSection, work: Workload, gpu: Gpu) -> Cost:

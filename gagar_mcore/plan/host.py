@@ -1,9 +1,10 @@
 """Bytes that a rank takes in the memory of its node."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.plan.kinds import ByKind
 from gagar_mcore.plan.parameters import parameters_on_rank, unlike_stages
 from gagar_mcore.plan.states import trained_parameters, training_states, value_bytes
 
@@ -11,7 +12,7 @@ GATHERED_BYTES = 12  # master weight and two moments, all in fp32
 
 
 @dataclass(frozen=True, slots=True)
-class HostMemory:
+class HostMemory(ByKind):
     """optimizer: its state where that is offloaded, pinned. reference: weights that the loss compares with. checkpoint: the
     optimizer state of all the rank's weights, which Megatron gathers on one of the ranks that hold the same weights to save it,
     and makes room for on each of them to load it; with `async_checkpoint` also the weights. publish: the largest parameter,
@@ -21,10 +22,6 @@ class HostMemory:
     reference: float
     checkpoint: float
     publish: float
-
-    @property
-    def total(self) -> float:
-        return sum(getattr(self, kind.name) for kind in fields(self))
 
 
 def host_on_rank(model: ModelConfig, layout: TrainerSection, stage: int) -> HostMemory:

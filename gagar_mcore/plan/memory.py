@@ -1,7 +1,7 @@
 """Bytes that training takes on one GPU."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from gagar_mcore.config.learning import TrainerSection
 from gagar_mcore.models.config import ModelConfig
@@ -14,6 +14,7 @@ from gagar_mcore.plan.activations import (
     mtp_kept,
     passes_in_flight,
 )
+from gagar_mcore.plan.kinds import ByKind
 from gagar_mcore.plan.parameters import layer_kinds, mean_parameters, parameters_on_rank, unlike_stages
 from gagar_mcore.plan.states import training_states
 from gagar_mcore.plan.workload import Workload
@@ -22,7 +23,7 @@ EXPERT_IMBALANCE = 2.0  # tokens that the busiest expert-parallel rank gets, ove
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(ByKind):
     """Bytes on one GPU.
 
     activations: kept from forward to backward pass, for all micro-batches in flight. attention, context, feed_forward: what the
@@ -38,10 +39,6 @@ class Memory:
     feed_forward: float
     expert_imbalance: float
     logits: float
-
-    @property
-    def total(self) -> float:
-        return sum(getattr(self, kind.name) for kind in fields(self))
 
 
 def memory_on_rank(
