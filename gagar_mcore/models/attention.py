@@ -142,28 +142,31 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn the pairs (i, i + dim / 2) of the first `dim` dimensions of `heads` `[T, ..., head_dim]`, and keep the others.
 
     cos, sin `[T, 1, dim / 2]`."""
-    shape = (len(cos), *[1] * (heads.dim() - 2), cos.shape[-1])
-    rotated: Tensor = _Rotation.apply(heads, *(table.to(heads.dtype).view(shape) for table in (cos, sin)))
+    shape = (len(cos), *[1] * (heads.dim() - 2), -1)
+    kept = cos.new_ones(len(cos), 1, heads.shape[-1] - 2 * cos.shape[-1])
+    factors = torch.cat(
+        [cos, cos, kept], dim=-1
+    )  # a product of whole heads and two short sums take less than four short products
+    rotated: Tensor = _Rotation.apply(heads, *(table.to(heads.dtype).view(shape) for table in (factors, sin)))
     return rotated
 
 
 class _Rotation(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        return _turned(heads, cos, sin)
+    def forward(ctx: Any, heads: Tensor, factors: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(factors, sin)
+        return _turned(heads, factors, sin)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        cos, sin = ctx.saved_tensors
-        return _turned(gradient, cos, -sin), None, None
+        factors, sin = ctx.saved_tensors
+        return _turned(gradient, factors, -sin), None, None
 
 
-def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    half = cos.shape[-1]
-    turned = heads.clone(memory_format=torch.contiguous_format)
-    first, second = heads[..., :half], heads[..., half : 2 * half]
-    torch.mul(first, cos, out=turned[..., :half]).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=turned[..., half : 2 * half]).addcmul_(first, sin)
+def _turned(heads: Tensor, factors: Tensor, sin: Tensor) -> Tensor:
+    half = sin.shape[-1]
+    turned = heads * factors
+    turned[..., :half].addcmul_(heads[..., half : 2 * half], sin, value=-1)
+    turned[..., half : 2 * half].addcmul_(heads[..., :half], sin)
     return turned

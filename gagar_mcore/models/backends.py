@@ -3,10 +3,12 @@ names in both, but for the experts, which Transformer Engine keeps in one groupe
 
 import importlib.util
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+from megatron.core.models.backends import LocalSpecProvider
 from megatron.core.models.gpt.moe_module_specs import get_moe_module_spec_for_backend
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
 from megatron.core.transformer.spec_utils import ModuleSpec
@@ -14,7 +16,8 @@ from megatron.core.transformer.transformer_layer import TransformerLayer, Transf
 
 from gagar_mcore.models.attention import GroupedAttention, GroupedAttentionSubmodules, PackedCoreAttention
 from gagar_mcore.models.config import ModelConfig
-from gagar_mcore.models.experts import LocalModules
+from gagar_mcore.models.experts import Experts
+from gagar_mcore.models.norm import RMSNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,19 @@ class Backend:
     def _dense(self) -> ModuleSpec:
         fc1, fc2 = self.provider.column_parallel_linear(), self.provider.row_parallel_linear()
         return ModuleSpec(module=MLP, submodules=MLPSubmodules(linear_fc1=fc1, linear_fc2=fc2))
+
+
+class LocalModules(LocalSpecProvider):
+    """Megatron's own modules, with our norm and experts."""
+
+    def layer_norm(self, *options: bool, **keywords: bool) -> type:
+        return RMSNorm
+
+    def grouped_mlp_modules(self, *options: bool, **keywords: bool) -> Any:
+        sequential = super().grouped_mlp_modules(*options, **keywords)
+        if isinstance(sequential, tuple):  # class and submodules, up to Megatron-Core 0.16
+            return Experts, sequential[1]
+        return partial(Experts, **sequential.keywords)
 
 
 def local_backend() -> Backend:

@@ -38,14 +38,14 @@ class _Attention(torch.autograd.Function):
 def attend(query: Tensor, key: Tensor, value: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
     """Attention without sinks, and the logarithm of its denominator, by which parts over different keys are merged:
     output `[Nq, H, dv]` and lse `[Nq, H]`, at least float32; 0 and minus infinity for queries of no span."""
+    if (whole := spans.whole(len(key))) is not None:
+        return _forward(query, key, value, whole)
     precision = torch.promote_types(query.dtype, torch.float32)
     heads = query.shape[1]
     output = query.new_zeros(len(query) + 1, heads, value.shape[2], dtype=precision)
     lse = query.new_full((len(query) + 1, heads), float("-inf"), dtype=precision)
     for tile in spans.tiles:
-        queries, keys, values = _rows(query, tile, tile.queries), _rows(key, tile, tile.keys), _rows(value, tile, tile.keys)
-        part, part_lse = tile_attention.forward(queries, keys, values, tile.mask(lse))
-        output[tile.results], lse[tile.results] = part.flatten(0, 1), part_lse.flatten(0, 1)
+        output[tile.results], lse[tile.results] = _forward(query, key, value, tile)
     return output[:-1], lse[:-1]
 
 
@@ -55,18 +55,17 @@ def attend_backward(
     """Gradients of queries, keys and values, at least float32, for the `gradient` `[Nq, H, dv]` of the whole output.
 
     output `[Nq, H, dv]`, lse `[Nq, H]`: over all keys of a query and its sink, also where `spans` are a part of them."""
+    if (whole := spans.whole(len(key))) is not None:
+        return _backward(gradient, query, key, value, output, lse, whole)
     precision = lse.dtype
     grad_query = torch.zeros(len(query) + 1, *query.shape[1:], dtype=precision, device=query.device)
     grad_key, grad_value = torch.zeros_like(key, dtype=precision), torch.zeros_like(value, dtype=precision)
     lse = torch.cat([lse, lse.new_full((1, lse.shape[1]), float("inf"))])  # filling gets no probability
     for tile in spans.tiles:
-        gradients, queries, outputs = (_rows(tensor, tile, tile.queries) for tensor in (gradient, query, output))
-        keys, values = (_rows(tensor, tile, tile.keys) for tensor in (key, value))
-        rows_lse = _rows(lse, tile, tile.results)
-        parts = tile_attention.backward(gradients, queries, keys, values, outputs, rows_lse, tile.mask(lse))
-        grad_query[tile.results] = parts[0].flatten(0, 1)
-        _add(grad_key, tile.keys, parts[1].flatten(0, 1))
-        _add(grad_value, tile.keys, parts[2].flatten(0, 1))
+        parts = _backward(gradient, query, key, value, output, lse, tile)
+        grad_query[tile.results] = parts[0]
+        _add(grad_key, tile.keys, parts[1])
+        _add(grad_value, tile.keys, parts[2])
     return grad_query[:-1], grad_key, grad_value
 
 
@@ -91,6 +90,24 @@ def merge(output: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> tupl
     joined = torch.logaddexp(lse, other_lse)
     first, second = ((part - joined).exp()[..., None] for part in (lse, other_lse))
     return output.mul_(first).addcmul_(other, second), joined
+
+
+def _forward(query: Tensor, key: Tensor, value: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
+    """Of `tile.results`."""
+    queries, keys, values = _rows(query, tile, tile.queries), _rows(key, tile, tile.keys), _rows(value, tile, tile.keys)
+    output, lse = tile_attention.forward(queries, keys, values, tile.mask(queries))
+    return output.flatten(0, 1), lse.flatten(0, 1)
+
+
+def _backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor, tile: Tile
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of `tile.results`, and the part of `tile.keys`."""
+    gradients, queries, outputs = (_rows(tensor, tile, tile.queries) for tensor in (gradient, query, output))
+    keys, values = (_rows(tensor, tile, tile.keys) for tensor in (key, value))
+    parts = tile_attention.backward(gradients, queries, keys, values, outputs, _rows(lse, tile, tile.results), tile.mask(queries))
+    grad_query, grad_key, grad_value = (part.flatten(0, 1) for part in parts)
+    return grad_query, grad_key, grad_value
 
 
 def _rows(tensor: Tensor, tile: Tile, index: Index) -> Tensor:

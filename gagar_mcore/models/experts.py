@@ -1,11 +1,9 @@
 """Megatron's own experts, with one node of the graph for a linear layer of all of them together."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
-from megatron.core.models.backends import LocalSpecProvider
 from megatron.core.transformer.moe.experts import SequentialMLP
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -21,16 +19,6 @@ class Experts(SequentialMLP):
         gate, up = _linear(hidden, counts, [expert.linear_fc1.weight for expert in self.local_experts]).chunk(2, dim=1)
         inner = (self.config.activation_func(gate) * up * probs[:, None]).to(hidden.dtype)
         return _linear(inner, counts, [expert.linear_fc2.weight for expert in self.local_experts]), None
-
-
-class LocalModules(LocalSpecProvider):
-    """Megatron's own modules, with these experts."""
-
-    def grouped_mlp_modules(self, *options: bool, **keywords: bool) -> Any:
-        sequential = super().grouped_mlp_modules(*options, **keywords)
-        if isinstance(sequential, tuple):  # class and submodules, up to Megatron-Core 0.16
-            return Experts, sequential[1]
-        return partial(Experts, **sequential.keywords)
 
 
 def keep_order(model: torch.nn.Module) -> None:

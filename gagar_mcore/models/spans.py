@@ -9,13 +9,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gagar_mcore.models.tile_attention import CAUSAL, Mask
+from gagar_mcore.models.tile_attention import CAUSAL, Mask, tile_area
 
 Rows = npt.NDArray[np.int64]
 Index = Tensor | slice
 
 TILE_ROWS = 128
-TILE_AREA = 1 << 17  # queries times keys of a tile, for one head
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,17 @@ class Spans:
     causal: bool = True
     window: int | None = None
 
+    def whole(self, num_keys: int) -> "Tile | None":
+        """The tile that takes all queries and keys as they lie, if there is one."""
+        if len(self.tiles) == 1:
+            (tile,) = self.tiles
+            ends = tuple(rows.stop for rows in (tile.results, tile.keys) if isinstance(rows, slice))
+            return tile if ends == (self.num_queries, num_keys) else None
+        return None
+
     @cached_property
     def tiles(self) -> tuple["Tile", ...]:
-        return tuple(_tile(self, blocks) for blocks in _groups(_blocks(self)))
+        return tuple(_tile(self, blocks) for blocks in _groups(_blocks(self), tile_area(self.device)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +101,14 @@ def _blocks(spans: Spans) -> _Blocks:
     return _Blocks(first_query[span] + start, rows, first_key[span] + skipped, end - skipped, own - skipped)
 
 
-def _groups(blocks: _Blocks) -> Iterator[_Blocks]:
-    """Blocks of like sizes and one mask, as many as fit a tile."""
+def _groups(blocks: _Blocks, area: int) -> Iterator[_Blocks]:
+    """Blocks of like sizes and one mask, as many as fit a tile of such an `area`."""
     height = np.ceil(np.log2(np.maximum(blocks.rows, 64))).astype(np.int64)
     order = np.lexsort((blocks.rows, height, blocks.own))
     borders = np.flatnonzero(np.diff(height[order]) | np.diff(blocks.own[order])) + 1
     for alike in np.split(order, borders):
         if len(alike):
-            at_once = max(1, TILE_AREA // int(blocks.rows[alike].max() * blocks.columns[alike].max()))
+            at_once = max(1, area // int(blocks.rows[alike].max() * blocks.columns[alike].max()))
             for begin in range(0, len(alike), at_once):
                 yield blocks[alike[begin : begin + at_once]]
 

@@ -9,7 +9,16 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gagar_mcore.ops.logprob_blocks import Blocks, block_gradient, block_terms, merge_terms, no_terms, plan_blocks, row_factors
+from gagar_mcore.ops.logprob_blocks import (
+    Blocks,
+    block_gradient,
+    block_terms,
+    kept_gradient,
+    merge_terms,
+    no_terms,
+    plan_blocks,
+    row_factors,
+)
 
 CPU_CHUNK = 64 << 20  # larger blocks go back to the system each time, and come with a page fault for every page
 GPU_CHUNK = 256 << 20
@@ -41,7 +50,8 @@ def linear_logprobs(
     sequence parallelism does. One all-gather forward, at most one all-reduce backward.
 
     Memory: logits are computed in blocks, forward and again backward, in at most `chunk_bytes` of scratch (by default
-    `GPU_CHUNK` or `CPU_CHUNK`); beside that live the inputs, the gradients asked for (the weight's also in float32 where it is
+    `GPU_CHUNK` or `CPU_CHUNK`). Where one block holds them all and entropy is not differentiable, it is kept from forward to
+    backward instead, in a third of that. Beside that live the inputs, the gradients asked for (the weight's also in float32 where it is
     of a smaller dtype) and, per token, 64 + 48 TP bytes. Nothing grows with V N.
 
     Raises ValueError for shapes, dtypes or devices that do not fit together, outside `group`, and for targets outside
@@ -80,11 +90,13 @@ class _LinearLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, shard: _Shard) -> tuple[Tensor, Tensor | None]:
         local_targets = targets - shard.rank * len(weight)
-        terms = _over_group(_shard_terms(hidden, weight, local_targets, shard), len(weight), shard)
+        own_terms, weights = _shard_terms(hidden, weight, local_targets, shard)
+        terms = _over_group(own_terms, len(weight), shard)
         if not targets.is_cuda:  # after the ranks have met: a rank that stops before leaves the others waiting
             _check_range(targets, len(weight) * shard.size)
         ctx.shard = shard
-        ctx.save_for_backward(hidden, weight, local_targets, terms)
+        kept = (None, None) if weights is None else (weights, (own_terms[0] - terms[0]).exp())
+        ctx.save_for_backward(hidden, weight, local_targets, terms, *kept)
         ctx.set_materialize_grads(False)
         maximum, total, target, moment = terms
         log_total = total.log()
@@ -100,7 +112,7 @@ class _LinearLogprobs(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, targets, terms = ctx.saved_tensors
+        hidden, weight, targets, terms, weights, shift = ctx.saved_tensors
         shard: _Shard = ctx.shard
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         precision = _precision(hidden)
@@ -113,9 +125,13 @@ class _LinearLogprobs(torch.autograd.Function):
             grad_part = torch.zeros_like(part, dtype=precision)
             for columns in blocks.over_vocabulary():
                 block_weight = _operand(weight[columns])
-                logits = _logits(part, block_weight, shard.temperature)
                 in_block = targets[rows] - columns.start
-                gradient = block_gradient(logits, in_block, factors[:, rows], grad_entropy is not None).to(part.dtype)
+                if weights is not None:
+                    gradient = kept_gradient(weights, shift, in_block, factors)
+                else:
+                    logits = _logits(part, block_weight, shard.temperature)
+                    gradient = block_gradient(logits, in_block, factors[:, rows], grad_entropy is not None)
+                gradient = gradient.to(part.dtype)
                 if wants_hidden:
                     _add_product(grad_part, gradient, block_weight)
                 if grad_weight is not None:
@@ -127,17 +143,18 @@ class _LinearLogprobs(torch.autograd.Function):
         return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None
 
 
-def _shard_terms(hidden: Tensor, weight: Tensor, targets: Tensor, shard: _Shard) -> Tensor:
-    """Terms `[4, N]` of this rank's part of the vocabulary, see `logprob_blocks`."""
+def _shard_terms(hidden: Tensor, weight: Tensor, targets: Tensor, shard: _Shard) -> tuple[Tensor, Tensor | None]:
+    """Terms `[4, N]` of this rank's part of the vocabulary, and what a backward pass may keep, see `block_terms`."""
     blocks = shard.blocks(hidden, weight)
     terms = no_terms(len(hidden), _precision(hidden), hidden.device)
+    weights = None
     for rows in blocks.over_tokens():
         part = _operand(hidden[rows])
         for columns in blocks.over_vocabulary():
             logits = _logits(part, _operand(weight[columns]), shard.temperature)
-            block = block_terms(logits, targets[rows] - columns.start, shard.entropy != "none")
+            block, weights = block_terms(logits, targets[rows] - columns.start, shard.entropy != "none")
             terms[:, rows] = merge_terms(torch.stack([terms[:, rows], block]))
-    return terms
+    return terms, weights if blocks.single and shard.entropy != "differentiable" else None
 
 
 def _over_group(terms: Tensor, vocabulary: int, shard: _Shard) -> Tensor:

@@ -27,6 +27,10 @@ class Blocks:
     rows: int
     columns: int
 
+    @property
+    def single(self) -> bool:
+        return self.rows >= self.tokens and self.columns == self.vocabulary
+
     def over_tokens(self) -> Iterator[slice]:
         return (slice(first, first + self.rows) for first in range(0, self.tokens, self.rows))
 
@@ -59,19 +63,20 @@ def no_terms(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return terms
 
 
-def block_terms(logits: Tensor, targets: Tensor, with_entropy: bool) -> Tensor:
-    """Terms `[4, rows]` of `logits [rows, columns]`, which are overwritten. targets `[rows]` count from the block's first
-    column; one that lies elsewhere adds 0 to the target's logit. Without entropy the last term is 0."""
+def block_terms(logits: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor]:
+    """Terms `[4, rows]` of `logits [rows, columns]`, which are overwritten, and exp(d) `[rows, columns]` by their own maximum.
+    targets `[rows]` count from the block's first column; one that lies elsewhere adds 0 to the target's logit. Without entropy
+    the last term is 0."""
     column, held = _within(targets, logits.shape[1])
     target = torch.where(held, logits.gather(1, column)[:, 0], 0)
     maximum = logits.amax(1).clamp_(min=torch.finfo(logits.dtype).min)  # finite where all logits are -inf
     logits.sub_(maximum[:, None])
     if not with_entropy:
-        total = logits.exp_().sum(1)
-        return torch.stack([maximum, total, target, torch.zeros_like(total)])
+        weights = logits.exp_()
+        total = weights.sum(1)
+        return torch.stack([maximum, total, target, torch.zeros_like(total)]), weights
     weights = logits.clamp_(min=UNDERFLOW).exp()
-    total = weights.sum(1)
-    return torch.stack([maximum, total, target, weights.mul_(logits).sum(1)])
+    return torch.stack([maximum, weights.sum(1), target, logits.mul_(weights).sum(1)]), weights
 
 
 def merge_terms(terms: Tensor) -> Tensor:
@@ -100,15 +105,25 @@ def row_factors(terms: Tensor, grad_logprobs: Tensor | None, grad_entropy: Tenso
 
 def block_gradient(logits: Tensor, targets: Tensor, factors: Tensor, with_entropy: bool) -> Tensor:
     """dL/dz of a block; logits `[rows, columns]` are overwritten, targets as in `block_terms`."""
-    maximum, constant, slope, onto_target = factors[:, :, None]
+    maximum, constant, slope, _ = factors[:, :, None]
     logits.sub_(maximum)
     if with_entropy:
         weights = logits.clamp_(min=UNDERFLOW).exp()
         gradient = weights.mul_(logits.mul_(slope).add_(constant))
     else:
         gradient = logits.exp_().mul_(constant)
+    return _add_onto_target(gradient, targets, factors)
+
+
+def kept_gradient(weights: Tensor, shift: Tensor, targets: Tensor, factors: Tensor) -> Tensor:
+    """`block_gradient` without entropy of what `block_terms` made of the logits. shift `[rows]`: exp of their maximum less that
+    of the whole row."""
+    return _add_onto_target(weights * (shift * factors[1])[:, None], targets, factors)
+
+
+def _add_onto_target(gradient: Tensor, targets: Tensor, factors: Tensor) -> Tensor:
     column, held = _within(targets, gradient.shape[1])
-    return gradient.scatter_(1, column, gradient.gather(1, column) + torch.where(held[:, None], onto_target, 0))
+    return gradient.scatter_(1, column, gradient.gather(1, column) + torch.where(held[:, None], factors[3, :, None], 0))
 
 
 def _within(targets: Tensor, columns: int) -> tuple[Tensor, Tensor]:

@@ -81,7 +81,7 @@ def train_step(policy: Policy, data: SftData, trainer: TrainerSection, step: int
     """One optimizer step, `step` from 0; returns its metrics. A collective."""
     started = time.perf_counter()
     plan = plan_step(data.bounds(step), trainer, policy.model)
-    losses = accumulate_gradients(policy, sft_parts(data, plan, trainer, step), part_loss)
+    losses = accumulate_gradients(policy, sft_parts(data, plan, trainer, step), part_loss, entropies=False)
     grad_norm = step_optimizer(policy, lr, trainer.optimizer.weight_decay)
     loss = over_last_stages(sum(losses, torch.zeros([], device=device())))
     seconds = time.perf_counter() - started

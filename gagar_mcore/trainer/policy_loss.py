@@ -40,6 +40,7 @@ class PartStats:
 
 def part_loss(section: LossSection, behaviour: Behaviour | None, part: PolicyPart, scores: Scores) -> tuple[Tensor, PartStats]:
     """scores: of the tokens to train. Without `part.old` the policy is the one before the step, and its ratio to that is 1."""
+    assert scores.entropies is not None
     old = part.old if part.old is not None else scores.logprobs.detach()
     loss, stats = policy_loss(
         at_logits(part, scores.logprobs),

@@ -24,7 +24,7 @@ class Scores:
     """logprobs, entropies `[N]`: see `scored_logprobs`. mtp `[]`: loss of multi-token prediction, see `mtp_loss`."""
 
     logprobs: Tensor
-    entropies: Tensor
+    entropies: Tensor | None
     mtp: Tensor
 
 
@@ -40,27 +40,31 @@ def run_model(gpt: Any, batch: PackedTokens) -> Tensor:
     return hidden
 
 
-def scored_logprobs(gpt: Any, hidden: Tensor, batch: PackedTokens, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the scored tokens and, without gradient, entropies of the model's distribution at `temperature`,
-    both `[N]` float32, from what `run_model` gave."""
+def scored_logprobs(
+    gpt: Any, hidden: Tensor, batch: PackedTokens, temperature: float, entropies: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probabilities of the scored tokens and, where asked for and without gradient, entropies of the model's distribution
+    at `temperature`, both `[N]` float32, from what `run_model` gave."""
     gathered = gpt.config.sequence_parallel
     if gathered:  # its backward pass adds up what the vocabulary's shards contribute, as before any column-parallel layer
         hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=True)
-    logprobs, entropies = linear_logprobs(
+    return linear_logprobs(
         hidden[:, 0].index_select(0, batch.predicting),
         gpt.output_layer.weight,
         batch.targets,
         temperature=temperature,
         group=parallel_state.get_tensor_model_parallel_group(),
-        entropy="detached",
+        entropy="detached" if entropies else "none",
         reduce_hidden_grad=not gathered,
     )
-    assert entropies is not None
-    return logprobs, entropies
 
 
 def accumulate_gradients(
-    policy: Policy, parts: Sequence[Part], loss: Callable[[Part, Scores], tuple[Tensor, Stats]], temperature: float = 1.0
+    policy: Policy,
+    parts: Sequence[Part],
+    loss: Callable[[Part, Scores], tuple[Tensor, Stats]],
+    temperature: float = 1.0,
+    entropies: bool = True,
 ) -> list[Stats]:
     """Sum the gradient of `loss(part, scores)` over `parts` and over all ranks into the model's gradient buffers; returns this
     rank's statistics, one a part, none but on the last pipeline stage. A collective: every rank runs as many parts, and where
@@ -69,7 +73,7 @@ def accumulate_gradients(
     embedding = input_embedding(policy)
 
     def finish(part: Part, hidden: Tensor) -> tuple[Tensor, Stats]:
-        scored = scored_logprobs(policy.chunks[-1], hidden, part.packed_tokens, temperature)
+        scored = scored_logprobs(policy.chunks[-1], hidden, part.packed_tokens, temperature, entropies)
         return loss(part, Scores(*scored, mtp_loss(policy, part, hidden, embedding, temperature)))
 
     for chunk in policy.ddp:

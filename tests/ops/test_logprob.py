@@ -36,6 +36,24 @@ def test_values_and_gradients_equal_those_of_the_full_logits(device, dtype, chun
         torch.testing.assert_close(value, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("chunk_bytes", [3000, LARGE])
+@pytest.mark.parametrize("entropy", ["none", "detached"])
+def test_gradients_of_logprobs_alone_equal_those_of_the_full_logits(dtype, chunk_bytes, entropy):
+    hidden, weight, targets = inputs(37, 101, 16, dtype)
+    ours = linear_logprobs(hidden, weight, targets, temperature=0.6, entropy=entropy, chunk_bytes=chunk_bytes)
+    full = full_logprobs(hidden, weight, targets, 0.6)
+    rows = (torch.arange(len(targets)) + 1.0).sin()
+    for value, expected in zip(
+        torch.autograd.grad((ours[0] * rows).sum(), (hidden, weight)),
+        torch.autograd.grad((full[0] * rows).sum(), (hidden, weight)),
+        strict=True,
+    ):
+        torch.testing.assert_close(value, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    if entropy == "detached":
+        torch.testing.assert_close(ours[1].double(), full[1], atol=min(TOLERANCE[dtype], 2e-5), rtol=0)
+
+
 def test_the_gradient_of_each_output_is_the_derivative():
     hidden, weight, targets = inputs(5, 11, 3)
 
@@ -171,6 +189,16 @@ def test_memory_stays_within_the_documented_bound(tokens, vocabulary, dtype):
     assert watch.largest <= max(chunk_bytes // BUFFERS, weight.numel() * 4, hidden.nbytes)
     assert held < watch.peak <= held + chunk_bytes + 112 * tokens
     assert watch.peak < tokens * vocabulary * 4
+
+
+def test_one_block_is_kept_for_the_backward_pass_in_a_third_of_the_chunk():
+    hidden, weight, targets = inputs(200, 300, 4, torch.float32)
+    chunk_bytes = 1_000_000
+    with PeakMemory() as watch:
+        linear_logprobs(hidden, weight, targets, chunk_bytes=chunk_bytes)[0].sum().backward()
+
+    assert 200 * 300 * 4 == watch.largest <= chunk_bytes // BUFFERS
+    assert watch.peak <= hidden.grad.nbytes + weight.grad.nbytes + chunk_bytes + 112 * 200
 
 
 def test_the_watch_on_memory_sees_full_logits():

@@ -15,6 +15,7 @@ RANKS, VOCABULARY = 2, 40
 HALF = VOCABULARY // RANKS
 CASES = {"many": 23, "one": 1, "none": 0}
 DEADLINE = 90
+KEPT = {"entropy": "detached", "chunk_bytes": None}  # one block of logits holds all, and is not computed again
 
 
 def case(tokens: int, first_shard_only: bool = False):
@@ -22,14 +23,16 @@ def case(tokens: int, first_shard_only: bool = False):
     return hidden, weight, targets % HALF if first_shard_only else targets
 
 
-def compute(hidden, weight, targets, **options):
+def compute(hidden, weight, targets, entropy="differentiable", chunk_bytes=4000, **options):
     """Values, and gradients of a loss that weighs each row differently."""
-    logprobs, entropy = linear_logprobs(
-        hidden, weight, targets, temperature=0.7, entropy="differentiable", chunk_bytes=4000, **options
+    logprobs, entropies = linear_logprobs(
+        hidden, weight, targets, temperature=0.7, entropy=entropy, chunk_bytes=chunk_bytes, **options
     )
     rows = torch.arange(len(logprobs)) + 1.0
-    gradients = torch.autograd.grad((logprobs * rows.sin()).sum() + (entropy * rows.cos()).sum(), (hidden, weight))
-    return [logprobs.detach(), entropy.detach(), *gradients]
+    loss = (logprobs * rows.sin()).sum()
+    if entropies.requires_grad:
+        loss = loss + (entropies * rows.cos()).sum()
+    return [logprobs.detach(), entropies.detach(), *torch.autograd.grad(loss, (hidden, weight))]
 
 
 def on_rank(rank: int, root: Path) -> None:
@@ -42,6 +45,7 @@ def on_rank(rank: int, root: Path) -> None:
         hidden, weight, targets = arguments
         part = weight.detach()[shard].requires_grad_()
         results[name] = compute(hidden, part, targets, group=dist.group.WORLD)
+        results[f"{name}, kept"] = compute(hidden, part, targets, **KEPT, group=dist.group.WORLD)
         results[f"{name}, unreduced"] = compute(hidden, part, targets, group=dist.group.WORLD, reduce_hidden_grad=False)
     try:
         linear_logprobs(hidden, part, torch.full((len(hidden),), VOCABULARY), group=dist.group.WORLD)
@@ -73,9 +77,11 @@ def on_ranks(tmp_path_factory):
     return [torch.load(root / f"{rank}.pt") for rank in range(RANKS)]
 
 
-@pytest.mark.parametrize("name", all_cases())
-def test_two_shards_give_the_values_and_gradients_of_the_whole(on_ranks, name):
-    logprobs, entropy, grad_hidden, grad_weight = compute(*all_cases()[name])
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("case", all_cases())
+def test_two_shards_give_the_values_and_gradients_of_the_whole(on_ranks, case, kept):
+    logprobs, entropy, grad_hidden, grad_weight = compute(*all_cases()[case], **(KEPT if kept else {}))
+    name = f"{case}, kept" if kept else case
     shards = torch.cat([results[name][3] for results in on_ranks])
 
     for results in on_ranks:

@@ -13,10 +13,11 @@ from gloo_pool import compute_on_ranks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from gagar_mcore.models import tile_attention
+from gagar_mcore.models import spans, tile_attention
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.halo import Halo
 from gagar_mcore.models.ring import Ring
+from gagar_mcore.plan.context import TILE_AREA
 
 RANKS = 2
 
@@ -50,6 +51,7 @@ def measure(model: ModelConfig, tokens: int, tp: int, target: Path) -> dict[str,
 
 
 def _all(model: ModelConfig, tokens: int, tp: int, rank: int) -> dict[str, float]:
+    spans.tile_area = lambda _: TILE_AREA
     tile_attention.fused_forward, tile_attention.fused_backward = tile_attention.plain_forward, tile_attention.plain_backward
     return {kind: _mean(_backward_bytes(model, layer, tokens, tp)) for kind, layer in (("global", 0), ("sliding", 1))}
 

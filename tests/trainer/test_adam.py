@@ -39,7 +39,7 @@ def train(optimizer, steps=range(STEPS)):
 
 def plain_adam() -> list[torch.Tensor]:
     parameters = shards()
-    optimizer = torch.optim.AdamW(parameters, **OPTIONS, foreach=False)
+    optimizer = torch.optim.AdamW(parameters, **OPTIONS, fused=True)
     for step in range(STEPS):
         for parameter, gradient in zip(parameters, gradients(step), strict=True):
             parameter.grad = gradient
