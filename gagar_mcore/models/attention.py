@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.packed import PackedSequences, packed_attention
+from gagar_mcore.models.rotary import rotate
 
 
 @dataclass
@@ -73,14 +74,12 @@ class GroupedAttention(MegatronModule):
     ) -> tuple[Tensor, Tensor | None]:
         """hidden_states: `[T (over TP under sequence parallelism), 1, hidden]`; the output has the same shape, and no bias."""
         rows, _bias = self.linear_qkv(hidden_states)
-        grouped = rows.view(rows.shape[0], self.groups, -1)
-        heads, value = grouped.split([(self.queries + 1) * self.head_dim, self.v_head_dim], dim=-1)
-        heads = heads.unflatten(-1, (self.queries + 1, self.head_dim))
+        query, key, value = _Split.apply(rows.view(rows.shape[0], self.groups, -1), self.queries, self.head_dim)
         if self.qk_norm:
-            heads = torch.cat([self.q_norm(heads[:, :, :-1]), self.k_norm(heads[:, :, -1:])], dim=2)
-        cos, sin = rotary_table(packed_seq_params.positions, self.rope_theta, self.rotary_dim)
-        query, key = rotate(heads, cos, sin).split([self.queries, 1], dim=2)
-        context = self.core_attention(query.flatten(1, 2), key.flatten(1, 2), value * self.value_scale, packed_seq_params)
+            query, key = self.q_norm(query), self.k_norm(key)
+        table = packed_seq_params.rotary_table(self.rope_theta, self.rotary_dim)
+        query, key = rotate(query, *table).flatten(1, 2), rotate(key, *table)
+        context = self.core_attention(query, key, value * self.value_scale, packed_seq_params)
         output: tuple[Tensor, Tensor | None] = self.linear_proj(context.flatten(1).unsqueeze(1))
         return output
 
@@ -91,6 +90,25 @@ class GroupedAttention(MegatronModule):
         for name, module in self.named_children():
             sharded |= sharded_state_dict_default(module, f"{prefix}{name}.", sharded_offsets, metadata, tp_group=self.tp_group)
         return sharded
+
+
+class _Split(torch.autograd.Function):
+    """rows `[T, G, (queries + 1) * d + dv]` -> query `[T, G, queries, d]`, key `[T, G, d]`, value `[T, G, dv]`; gradients are
+    written once."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, queries: int, head_dim: int) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.shape, ctx.sizes = rows.shape, [queries * head_dim, head_dim, rows.shape[-1] - (queries + 1) * head_dim]
+        query, key, value = rows.split(ctx.sizes, dim=-1)
+        return query.unflatten(-1, (queries, head_dim)), key, value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        rows = gradients[0].new_empty(ctx.shape)
+        for part, gradient in zip(rows.split(ctx.sizes, dim=-1), gradients, strict=True):
+            part.view_as(gradient).copy_(gradient)
+        return rows, None, None
 
 
 class PackedCoreAttention(MegatronModule):
@@ -129,44 +147,3 @@ class PackedCoreAttention(MegatronModule):
             dp_cp_group=(metadata or {})["dp_cp_group"],
         )
         return sharded
-
-
-def rotary_table(positions: Tensor, theta: float, dim: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines `[T, 1, dim / 2]` float32 for positions `[T]`."""
-    exponents = torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim
-    angles = (positions[:, None].float() * (1.0 / theta**exponents))[:, None]
-    return angles.cos(), angles.sin()
-
-
-def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (i, i + dim / 2) of the first `dim` dimensions of `heads` `[T, ..., head_dim]`, and keep the others.
-
-    cos, sin `[T, 1, dim / 2]`."""
-    shape = (len(cos), *[1] * (heads.dim() - 2), -1)
-    kept = cos.new_ones(len(cos), 1, heads.shape[-1] - 2 * cos.shape[-1])
-    factors = torch.cat(
-        [cos, cos, kept], dim=-1
-    )  # a product of whole heads and two short sums take less than four short products
-    rotated: Tensor = _Rotation.apply(heads, *(table.to(heads.dtype).view(shape) for table in (factors, sin)))
-    return rotated
-
-
-class _Rotation(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, heads: Tensor, factors: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(factors, sin)
-        return _turned(heads, factors, sin)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        factors, sin = ctx.saved_tensors
-        return _turned(gradient, factors, -sin), None, None
-
-
-def _turned(heads: Tensor, factors: Tensor, sin: Tensor) -> Tensor:
-    half = sin.shape[-1]
-    turned = heads * factors
-    turned[..., :half].addcmul_(heads[..., half : 2 * half], sin, value=-1)
-    turned[..., half : 2 * half].addcmul_(heads[..., :half], sin)
-    return turned

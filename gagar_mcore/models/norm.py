@@ -9,7 +9,8 @@ from torch.autograd.function import once_differentiable
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, in float32 at least (Zhang and Sennrich 2019, arXiv 1910.07467).
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, at least in float32 (Zhang and Sennrich 2019,
+    arXiv 1910.07467).
 
     On a shard of the sequence it is right as long as the gradient of its weight is summed over tensor-parallel ranks, which
     Megatron does for parameters marked `sequence_parallel`."""

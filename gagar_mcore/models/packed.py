@@ -13,6 +13,7 @@ from torch import Tensor
 from gagar_mcore.models.core_attention import attention
 from gagar_mcore.models.halo import Halo
 from gagar_mcore.models.ring import Ring
+from gagar_mcore.models.rotary import rotary_table
 from gagar_mcore.models.spans import Rows, Spans
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
@@ -31,6 +32,13 @@ class PackedSequences(PackedSeqParams):
     group: Any = None
     experts: Tensor | None = None
     plans: dict[int | None, Attend] = field(default_factory=dict, repr=False)
+    tables: dict[tuple[float, int], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+
+    def rotary_table(self, theta: float, dim: int) -> tuple[Tensor, Tensor]:
+        """That of the positions, computed once for each kind of layer."""
+        if (theta, dim) not in self.tables:
+            self.tables[theta, dim] = rotary_table(self.positions, theta, dim)
+        return self.tables[theta, dim]
 
     def attend(self, window: int | None) -> Attend:
         """Attention over these sequences, planned once for each window."""

@@ -51,8 +51,8 @@ def linear_logprobs(
 
     Memory: logits are computed in blocks, forward and again backward, in at most `chunk_bytes` of scratch (by default
     `GPU_CHUNK` or `CPU_CHUNK`). Where one block holds them all and entropy is not differentiable, it is kept from forward to
-    backward instead, in a third of that. Beside that live the inputs, the gradients asked for (the weight's also in float32 where it is
-    of a smaller dtype) and, per token, 64 + 48 TP bytes. Nothing grows with V N.
+    backward, in at most a third of that. Beside that live the inputs, the gradients asked for (the weight's also in float32 where
+    it is of a smaller dtype) and, per token, 64 + 48 TP bytes. Nothing grows with V N.
 
     Raises ValueError for shapes, dtypes or devices that do not fit together, outside `group`, and for targets outside
     [0, V); on CUDA, where looking would wait for the device, such a target's log-prob is NaN.

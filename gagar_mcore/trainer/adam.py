@@ -1,6 +1,7 @@
 """AdamW whose state lies on the device or on the host."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch.optim.adam import adam
 
 BLOCK = 1 << 24
 MOMENTS = ("exp_avg", "exp_avg_sq")
+Part = tuple[Tensor, ...]  # weights, gradients, master weights and moments of the same values
 
 
 class StreamedAdamW:
@@ -35,8 +37,8 @@ class StreamedAdamW:
         self._make_state()
         for group in self.param_groups:
             group["step"] += 1
-            for parameter in group["params"]:
-                self._update(parameter, group)
+            for parts in self._parts(group["params"]):
+                self._update(parts, group)
         if self.on_host and any(parameter.is_cuda for parameter in self.state):
             torch.cuda.synchronize()  # whoever reads the host's memory next finds it written
 
@@ -80,35 +82,51 @@ class StreamedAdamW:
             return torch.zeros(len(parameter), dtype=dtype, pin_memory=parameter.is_cuda)
         return torch.zeros_like(parameter, dtype=dtype)
 
-    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        for weights, gradients, *held in self._blocks(parameter):
-            fetched = [tensor.to(weights.device, torch.float32, non_blocking=True, copy=self.on_host) for tensor in held]
-            master, average, square = fetched
-            beta1, beta2 = group["betas"]
-            adam(
-                [master],
-                [gradients.float()],
-                [average],
-                [square],
-                [],
-                [torch.tensor(float(group["step"] - 1), device=master.device)],
-                decoupled_weight_decay=True,
-                fused=True,
-                amsgrad=False,
-                maximize=False,
-                beta1=beta1,
-                beta2=beta2,
-                lr=group["lr"],
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-            )
-            for source, target in zip((master, *fetched), (weights, *held), strict=True):
+    def _update(self, parts: list[Part], group: dict[str, Any]) -> None:
+        fetched = [
+            [tensor.to(weights.device, torch.float32, non_blocking=True, copy=self.on_host) for tensor in held]
+            for weights, _, *held in parts
+        ]
+        masters, averages, squares = map(list, zip(*fetched, strict=True))
+        beta1, beta2 = group["betas"]
+        adam(
+            masters,
+            [gradients.float() for _, gradients, *_ in parts],
+            averages,
+            squares,
+            [],
+            [torch.tensor(float(group["step"] - 1), device=master.device) for master in masters],
+            decoupled_weight_decay=True,
+            fused=True,
+            amsgrad=False,
+            maximize=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+        )
+        for (weights, _, *held), computed in zip(parts, fetched, strict=True):
+            for source, target in zip((computed[0], *computed), (weights, *held), strict=True):
                 if source is not target:
                     target.copy_(source, non_blocking=True)
 
-    def _blocks(self, parameter: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Weights, gradients and state, `block` values at a time."""
+    def _parts(self, parameters: list[Tensor]) -> Iterator[list[Part]]:
+        """Of all parameters, together at most `block` values at a time."""
+        together: list[Part] = []
+        room = self.block
+        for part in chain.from_iterable(map(self._blocks, parameters)):
+            if together and len(part[0]) > room:
+                yield together
+                together, room = [], self.block
+            together.append(part)
+            room -= len(part[0])
+        if together:
+            yield together
+
+    def _blocks(self, parameter: Tensor) -> Iterable[Part]:
+        """At most `block` values at a time."""
         tensors = (parameter, parameter.decoupled_grad, *self.state[parameter].values())  # type: ignore[attr-defined]
         if len(parameter) <= self.block:
-            return iter([tensors])
+            return [tensors]
         return zip(*(tensor.split(self.block) for tensor in tensors), strict=True)

@@ -7,7 +7,7 @@ from gagar_mcore.bench.trainer_step import lengths, padded_batches, sizes
 
 def test_a_contender_is_measured_and_profiled():
     contender = Contender("gagar", "ragged", "dp2", steps=1, profile=True)
-    figures = run([contender], 1, None)["gagar dp2 ragged"]
+    figures = run([contender], None)["gagar dp2 ragged"]
 
     assert figures["tokens"] == lengths("ragged").sum()
     assert figures["tokens_per_second"] == pytest.approx(figures["tokens"] / figures["seconds"])

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from gagar_mcore.models.attention import rotary_table, rotate
 from gagar_mcore.models.packed import packed_attention, packed_sequences
+from gagar_mcore.models.rotary import rotary_table, rotate
 
 LENGTHS = (5, 1, 9)
 HEADS, GROUPS, DIM, VALUE_DIM = 4, 2, 8, 6

@@ -27,7 +27,7 @@ def test_the_backward_pass_takes_what_is_planned_beside_the_gradients(measured, 
 
 
 def test_tiles_are_those_of_the_attention():
-    assert (TILE_ROWS, TILE_AREA) == (spans.TILE_ROWS, tile_area(torch.device("cuda")))
+    assert (spans.TILE_ROWS, tile_area(torch.device("cuda"))) == (TILE_ROWS, TILE_AREA)
 
 
 def test_without_context_parallelism_it_takes_nothing():
