@@ -77,7 +77,7 @@ class GroupedAttention(MegatronModule):
         query, key, value = _Split.apply(rows.view(rows.shape[0], self.groups, -1), self.queries, self.head_dim)
         if self.qk_norm:
             query, key = self.q_norm(query), self.k_norm(key)
-        table = packed_seq_params.rotary_table(self.rope_theta, self.rotary_dim)
+        table = packed_seq_params.rotary_table(self.rope_theta, self.rotary_dim, self.head_dim)
         query, key = rotate(query, *table).flatten(1, 2), rotate(key, *table)
         context = self.core_attention(query, key, value * self.value_scale, packed_seq_params)
         output: tuple[Tensor, Tensor | None] = self.linear_proj(context.flatten(1).unsqueeze(1))

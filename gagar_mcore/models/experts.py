@@ -7,6 +7,7 @@ import torch
 from megatron.core.transformer.moe.experts import SequentialMLP
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import silu
 
 
 class Experts(SequentialMLP):
@@ -16,9 +17,9 @@ class Experts(SequentialMLP):
     def forward(self, hidden: Tensor, tokens_per_expert: Tensor, probs: Tensor) -> tuple[Tensor, None]:
         """hidden `[T, hidden]` in the order of the experts, probs `[T]`; returns `[T, hidden]`, and no bias."""
         counts = tokens_per_expert.tolist()
-        gate, up = _linear(hidden, counts, [expert.linear_fc1.weight for expert in self.local_experts]).chunk(2, dim=1)
-        inner = (self.config.activation_func(gate) * up * probs[:, None]).to(hidden.dtype)
-        return _linear(inner, counts, [expert.linear_fc2.weight for expert in self.local_experts]), None
+        halves = _linear(hidden, counts, [expert.linear_fc1.weight for expert in self.local_experts])
+        inner: Tensor = _Gate.apply(halves, probs)
+        return _linear(inner.to(hidden.dtype), counts, [expert.linear_fc2.weight for expert in self.local_experts]), None
 
 
 def keep_order(model: torch.nn.Module) -> None:
@@ -55,3 +56,26 @@ class _Linear(torch.autograd.Function):
             torch.mm(part, weight, out=into)
         needed = zip(ctx.needs_input_grad[2:], gradients, rows.split(ctx.counts), strict=True)
         return grad_rows, None, *(part.T @ inputs if asked else None for asked, part, inputs in needed)
+
+
+class _Gate(torch.autograd.Function):
+    """halves `[T, 2 F]`, gate and up, probs `[T]` -> silu(gate) * up * probs `[T, F]`; keeps its inputs alone."""
+
+    @staticmethod
+    def forward(ctx: Any, halves: Tensor, probs: Tensor) -> Tensor:
+        ctx.save_for_backward(halves, probs)
+        gate, up = halves.chunk(2, dim=1)
+        return silu(gate).mul_(up) * probs[:, None]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        halves, probs = ctx.saved_tensors
+        gate, up = halves.chunk(2, dim=1)
+        open_, onto = silu(gate), gradient * probs[:, None]
+        grad_probs = (gradient * up).mul_(open_).sum(1, dtype=probs.dtype)
+        grad_halves = torch.empty_like(halves)
+        grad_gate, grad_up = grad_halves.chunk(2, dim=1)
+        torch.mul(onto, open_, out=grad_up)
+        torch.ops.aten.silu_backward.grad_input(onto.mul_(up).to(gate.dtype), gate, grad_input=grad_gate)
+        return grad_halves, grad_probs

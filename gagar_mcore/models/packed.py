@@ -32,13 +32,14 @@ class PackedSequences(PackedSeqParams):
     group: Any = None
     experts: Tensor | None = None
     plans: dict[int | None, Attend] = field(default_factory=dict, repr=False)
-    tables: dict[tuple[float, int], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+    tables: dict[tuple[float, int, int], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
-    def rotary_table(self, theta: float, dim: int) -> tuple[Tensor, Tensor]:
-        """That of the positions, computed once for each kind of layer."""
-        if (theta, dim) not in self.tables:
-            self.tables[theta, dim] = rotary_table(self.positions, theta, dim)
-        return self.tables[theta, dim]
+    def rotary_table(self, theta: float, dim: int, head_dim: int) -> tuple[Tensor, Tensor]:
+        """That of the positions for such layers, computed once."""
+        kind = theta, dim, head_dim
+        if kind not in self.tables:
+            self.tables[kind] = rotary_table(self.positions, *kind)
+        return self.tables[kind]
 
     def attend(self, window: int | None) -> Attend:
         """Attention over these sequences, planned once for each window."""

@@ -7,22 +7,19 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def rotary_table(positions: Tensor, theta: float, dim: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines `[T, 1, dim / 2]` float32 for positions `[T]`."""
+def rotary_table(positions: Tensor, theta: float, dim: int, head_dim: int) -> tuple[Tensor, Tensor]:
+    """For positions `[T]`, float32: cosines, twice, and a 1 for each dimension that is not turned, `[T, head_dim]`; sines
+    `[T, dim / 2]`. So a product of whole heads and two short sums turn them, where there would be four short products."""
     exponents = torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim
-    angles = (positions[:, None].float() * (1.0 / theta**exponents))[:, None]
-    return angles.cos(), angles.sin()
+    angles = positions[:, None].float() * (1.0 / theta**exponents)
+    cos = angles.cos()
+    return torch.cat([cos, cos, cos.new_ones(len(positions), head_dim - dim)], dim=1), angles.sin()
 
 
-def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (i, i + dim / 2) of the first `dim` dimensions of `heads` `[T, ..., head_dim]`, and keep the others.
-
-    cos, sin `[T, 1, dim / 2]`."""
-    shape = (len(cos), *[1] * (heads.dim() - 2), -1)
-    kept = cos.new_ones(len(cos), 1, heads.shape[-1] - 2 * cos.shape[-1])
-    factors = torch.cat(
-        [cos, cos, kept], dim=-1
-    )  # a product of whole heads and two short sums take less than four short products
+def rotate(heads: Tensor, factors: Tensor, sin: Tensor) -> Tensor:
+    """Turn the pairs (i, i + dim / 2) of the first `dim` dimensions of `heads` `[T, ..., head_dim]`, and keep the others; factors
+    and sin as from `rotary_table`."""
+    shape = (len(sin), *[1] * (heads.dim() - 2), -1)
     rotated: Tensor = _Rotation.apply(heads, *(table.to(heads.dtype).view(shape) for table in (factors, sin)))
     return rotated
 

@@ -59,7 +59,7 @@ def _bias(mask: Mask) -> Tensor | None:
 def _heads_first(*tensors: Tensor) -> list[Tensor]:
     """`[n, r, H, d]` -> `[n, H, r, widest d]`: the kernel takes heads of one width."""
     widest = max(tensor.shape[3] for tensor in tensors)
-    return [pad(tensor, (0, widest - tensor.shape[3])).transpose(1, 2) for tensor in tensors]
+    return [(pad(each, (0, missing)) if (missing := widest - each.shape[3]) else each).transpose(1, 2) for each in tensors]
 
 
 def plain_forward(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:

@@ -70,7 +70,7 @@ def test_gradients_reach_queries_keys_values_and_sinks():
 def test_rotation_turns_the_first_dimensions_by_position_and_keeps_the_rest():
     query, _, _ = heads(3)
     positions = packed_sequences(bounds()).positions
-    rotated = rotate(query, *rotary_table(positions, theta=100.0, dim=4))
+    rotated = rotate(query, *rotary_table(positions, theta=100.0, dim=4, head_dim=query.shape[-1]))
 
     assert torch.equal(rotated[..., 4:], query[..., 4:])
     assert torch.equal(rotated[positions == 0], query[positions == 0])
