@@ -1,6 +1,6 @@
 """The batch of one step: packed tokens in columns on disk, memory-mapped by the trainer's ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ OPTIONAL = "experts"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """T tokens of S sequences end to end.
+    """T tokens of S sequences end to end, each a segment of a trajectory, those of one trajectory in order.
 
     tokens `[T]` int32, logprobs `[T]` float32 (at generation, 0 elsewhere), loss_mask `[T]` uint8 (1 on generated
     tokens), error_mask `[T]` uint8 (1 on those of a turn whose call was malformed or refused), cu_seqlens `[S + 1]` int64,
@@ -58,17 +58,29 @@ def errors_per_token(trajectory: Trajectory) -> npt.NDArray[np.uint8]:
     return errors
 
 
+def trained_segments(trajectory: Trajectory) -> list[tuple[int, int]]:
+    """The segments that become sequences of a batch: those in which the policy generated anything."""
+    return [(start, end) for start, end in trajectory.segments if any(trajectory.loss_mask[start:end])]
+
+
 def pack(trajectories: Sequence[Trajectory], advantages: Sequence[float], weights: Sequence[float]) -> Batch:
-    lengths = [len(t.token_ids) for t in trajectories]
+    """The batch of trajectories, their advantages and the weights of their tokens."""
+    segments = [trained_segments(t) for t in trajectories]
+    counts = [len(own) for own in segments]
+
+    def column(dtype: type, values: Callable[[Trajectory], Any]) -> npt.NDArray[Any]:
+        whole = ((np.asarray(values(t), dtype), own) for t, own in zip(trajectories, segments, strict=True))
+        return np.concatenate([tokens[start:end] for tokens, own in whole for start, end in own])
+
     return Batch(
-        tokens=np.concatenate([np.asarray(t.token_ids, np.int32) for t in trajectories]),
-        logprobs=np.concatenate([np.asarray(t.logprobs, np.float32) for t in trajectories]),
-        loss_mask=np.concatenate([np.asarray(t.loss_mask, np.uint8) for t in trajectories]),
-        error_mask=np.concatenate([errors_per_token(t) for t in trajectories]),
-        cu_seqlens=np.cumsum([0, *lengths], dtype=np.int64),
-        advantages=np.asarray(advantages, np.float64),
-        weights=np.asarray(weights, np.float64),
-        weight_version=np.concatenate([versions_per_token(t) for t in trajectories]),
+        tokens=column(np.int32, lambda t: t.token_ids),
+        logprobs=column(np.float32, lambda t: t.logprobs),
+        loss_mask=column(np.uint8, lambda t: t.loss_mask),
+        error_mask=column(np.uint8, errors_per_token),
+        cu_seqlens=np.cumsum([0, *(end - start for own in segments for start, end in own)], dtype=np.int64),
+        advantages=np.repeat(np.asarray(advantages, np.float64), counts),
+        weights=np.repeat(np.asarray(weights, np.float64), counts),
+        weight_version=column(np.int32, versions_per_token),
     )
 
 

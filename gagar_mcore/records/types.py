@@ -1,6 +1,7 @@
 """The records of one step: every arrow of the data flow is one of these frozen values."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 InvalidReason = Literal["sandbox_lost", "verifier_failed", "engine_failed"]
@@ -46,7 +47,7 @@ class Verification:
 @dataclass(frozen=True, slots=True)
 class Lengths:
     """How long a trajectory is. Input tokens are those that the policy read and did not generate (prompt and observations), each
-    counted once, however many turns read it again; output tokens are those that it generated."""
+    counted once a segment, however many turns read it again; output tokens are those that it generated."""
 
     turns: float
     input_tokens: float
@@ -59,6 +60,8 @@ class Trajectory:
 
     token_ids, logprobs, loss_mask: `[num_tokens]`; logprobs are those of the sampling distribution, 0.0 where
     `loss_mask` is 0. `loss_mask` is 1 on generated tokens only (stop tokens included where the model generated them).
+    `segment_starts`: where its segments begin, rising from 0. A segment is a token sequence of its own, trained without sight of
+    the others: the policy's context was made anew there. Credit, weight spans and turns are the whole trajectory's.
     `patch` is text with surrogate escapes where the policy wrote bytes that are not UTF-8. `experts` is the size and sha256 of
     the file that says which experts the tokens passed, where the engine recorded them (see `records/experts.py`).
     """
@@ -81,6 +84,12 @@ class Trajectory:
     verification: Verification | None = None
     seconds: float = 0.0
     experts: tuple[int, str] | None = None
+    segment_starts: list[int] = field(default_factory=lambda: [0])
+
+    @property
+    def segments(self) -> list[tuple[int, int]]:
+        """The tokens `[start, end)` of each segment, in order."""
+        return list(pairwise([*self.segment_starts, len(self.token_ids)]))
 
     @property
     def generated_tokens(self) -> int:

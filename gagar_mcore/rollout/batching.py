@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gagar_mcore.credit import Aggregation, aggregation_weights
-from gagar_mcore.records.batch import OPTIONAL, Batch, pack, write_columns
+from gagar_mcore.records.batch import OPTIONAL, Batch, pack, trained_segments, write_columns
 from gagar_mcore.records.experts import UNKNOWN, open_experts
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.types import Trajectory
@@ -16,7 +16,7 @@ from gagar_mcore.rollout.group import FinishedGroup
 
 def build_batch(groups: Sequence[FinishedGroup], aggregation: Aggregation) -> tuple[Batch, list[Trajectory]]:
     """The batch, but for its `experts`, of the valid trajectories of `groups`, and these, in order; the prompts of `prompt-mean`
-    are the groups."""
+    are the groups. A trajectory weighs as much in several segments as in one."""
     members = [
         (t, g.group.credit.advantages[t.id], g.group.id)
         for g in groups
@@ -36,7 +36,8 @@ def fill_batch(
     batch, trajectories = build_batch(groups, aggregation)
     write_columns(batch, directory)
     write_experts(directory / f"{OPTIONAL}.npy", layout, step, trajectories)
-    return {"step": step, "trajectory_ids": [t.id for t in trajectories], "next_position": next_position, "prompts": len(groups)}
+    owners = [t.id for t in trajectories for _ in trained_segments(t)]
+    return {"step": step, "trajectory_ids": owners, "next_position": next_position, "prompts": len(groups)}
 
 
 def write_experts(path: Path, layout: RunLayout, step: int, trajectories: Sequence[Trajectory]) -> None:
@@ -45,11 +46,14 @@ def write_experts(path: Path, layout: RunLayout, step: int, trajectories: Sequen
     if not files:
         return
     shape = open_experts(*next(iter(files.values()))).shape[1:]
-    column = np.lib.format.open_memmap(path, "w+", np.int16, (sum(len(t.token_ids) for t in trajectories), *shape))
-    end = 0
+    tokens = sum(end - start for t in trajectories for start, end in trained_segments(t))
+    column = np.lib.format.open_memmap(path, "w+", np.int16, (tokens, *shape))
+    written = 0
     for trajectory in trajectories:
-        rows = column[end : (end := end + len(trajectory.token_ids))]
-        known = open_experts(*files[trajectory.id]) if trajectory.id in files else rows[:0]
-        rows[: len(known)] = known
-        rows[len(known) :] = UNKNOWN
+        experts = open_experts(*files[trajectory.id]) if trajectory.id in files else column[:0]
+        for start, end in trained_segments(trajectory):
+            rows = column[written : (written := written + end - start)]
+            known = experts[start:end]
+            rows[: len(known)] = known
+            rows[len(known) :] = UNKNOWN
     column.flush()

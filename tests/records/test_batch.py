@@ -40,6 +40,30 @@ def test_weight_versions_follow_the_spans_and_only_where_generated(make_trajecto
     assert pack([trajectory], [1.0], [1.0]).weight_version.tolist() == [-1, -1, 3, 3, 4, 4]
 
 
+def test_a_segment_is_a_sequence_of_its_own_with_the_trajectorys_credit(make_trajectory: Callable[..., Trajectory]) -> None:
+    cut = make_trajectory(
+        loss_mask=[0, 1, 1, 0, 1, 0, 0],
+        segment_starts=[0, 3, 5],
+        turns=[turn(2, True), turn(1, False)],
+        weight_spans=[WeightSpan(2, 1, 5)],
+    )
+    batch = pack([cut, make_trajectory(1, generated=1, context=1)], [0.5, -0.5], [0.1, 0.2])
+    assert cut.segments == [(0, 3), (3, 5), (5, 7)]
+    assert batch.cu_seqlens.tolist() == [0, 3, 5, 7]  # nothing was generated in the last
+    assert batch.tokens.tolist() == [0, 1, 2, 3, 4, 0, 1]
+    assert batch.advantages.tolist() == [0.5, 0.5, -0.5]
+    assert batch.weights.tolist() == [0.1, 0.1, 0.2]
+    assert batch.error_mask.tolist() == [0, 0, 0, 0, 1, 0, 0]
+    assert batch.weight_version.tolist() == [-1, 2, 2, -1, 2, -1, 0]
+
+
+def test_a_record_from_before_there_were_segments_is_one_segment(make_trajectory: Callable[..., Trajectory]) -> None:
+    plain = to_plain(make_trajectory())
+    del plain["segment_starts"]
+    assert from_plain(Trajectory, plain) == make_trajectory()
+    assert make_trajectory().segments == [(0, 7)]
+
+
 def turn(generated: int, ok: bool) -> Turn:
     return Turn(0, "", "", "", ok, "stop", generated, 0.0)
 
@@ -73,6 +97,7 @@ def test_a_batch_of_another_kind_is_refused(tmp_path: Path) -> None:
 def test_a_trajectory_survives_json_bit_for_bit(tmp_path: Path, make_trajectory: Callable[..., Trajectory]) -> None:
     trajectory = make_trajectory(
         patch="bytes \udcff\x00",
+        segment_starts=[0, 5],
         logprobs=[0.0] * 4 + [-1e-7, -0.1, float(np.float32(-0.3))],
         turns=[Turn(0, "view a f", "view", "1:x", True, "stop", 4, 0.25)],
         verification=Verification(1.0, {"t": "passed"}, "out", 0.1),

@@ -54,6 +54,22 @@ def test_every_aggregation_counts_the_generated_tokens(
     assert batch.weights.tolist() == pytest.approx(weights)
 
 
+@pytest.mark.parametrize("aggregation", ["token-mean", "sequence-mean", "prompt-mean"])
+def test_a_trajectory_weighs_as_much_in_segments_as_in_one(
+    make_trajectory: Callable[..., Trajectory], aggregation: Aggregation
+) -> None:
+    def weights(starts: list[int]) -> tuple[list[float], list[float]]:
+        members = [make_trajectory(0, generated=8, loss_mask=[0, 1, 1, 0, 1, 1, 0, 1, 0, 0, 0, 0], segment_starts=starts)]
+        members.append(make_trajectory(1, generated=3))
+        batch, _ = build_batch([finished(members, {members[0].id: 0.5, members[1].id: -0.5})], aggregation)
+        tokens = batch.loss_mask * np.repeat(batch.weights, np.diff(batch.cu_seqlens))
+        return tokens.tolist()[:12], batch.advantages.tolist()
+
+    whole, advantages = weights([0])
+    assert advantages == [0.5, -0.5]
+    assert weights([0, 3, 6]) == (whole, [0.5, 0.5, 0.5, -0.5])
+
+
 def recorded(layout: RunLayout, trajectory: Trajectory, first: int, known: int) -> Trajectory:
     """With a file of experts that count from `first`, known of the first tokens only."""
     experts = np.full((len(trajectory.token_ids), 2, 2), UNKNOWN, np.int16)
@@ -68,14 +84,16 @@ def test_recorded_experts_stand_at_their_tokens_and_those_of_others_are_unknown(
     members = [make_trajectory(i, generated=2 + i) for i in range(4)]
     members[1] = recorded(layout, members[1], 10, known=6)
     members[2] = recorded(layout, members[2], 20, known=3)  # not in the batch
-    members[3] = recorded(layout, members[3], 300, known=8)
+    members[3] = recorded(
+        layout, replace(members[3], loss_mask=[0, 1, 0, 0, 0, 1, 1, 1, 1], segment_starts=[0, 2, 4]), 300, known=8
+    )
     group = finished(members, {members[i].id: 0.5 for i in (0, 1, 3)})
     publish_directory(layout.batch(1), "batch", 1, lambda d: fill_batch(d, layout, [group], "token-mean", 1, 1))
     batch, meta = read_batch(layout.batch(1))
-    assert meta["trajectory_ids"] == [members[i].id for i in (0, 1, 3)]
+    assert meta["trajectory_ids"] == [members[i].id for i in (0, 1, 3, 3)]
     assert batch.experts is not None and batch.experts.dtype == np.int16 and batch.experts.shape == (len(batch.tokens), 2, 2)
     parts = [batch.experts[a:b, 1, 0].tolist() for a, b in pairwise(batch.cu_seqlens)]
-    assert parts == [[UNKNOWN] * 6, [*range(10, 16), UNKNOWN], [*range(300, 308), UNKNOWN]]
+    assert parts == [[UNKNOWN] * 6, [*range(10, 16), UNKNOWN], [300, 301], [*range(304, 308), UNKNOWN]]
 
 
 def test_a_batch_without_records_has_no_column_and_a_damaged_record_stops_it(
