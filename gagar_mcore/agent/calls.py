@@ -12,9 +12,9 @@ from typing import Any, Protocol
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 THINK, THOUGHT = "<think>", "</think>"
 
-_NAME = re.compile(r"\w{1,32}")
-_FUNCTION = re.compile(r"\s*<function=(\w{1,32})>\s*")
-_PARAMETER = re.compile(r"<parameter=(\w{1,32})>")
+_NAME = re.compile(r"[\w.-]{1,128}")
+_FUNCTION = re.compile(rf"\s*<function=({_NAME.pattern})>\s*")
+_PARAMETER = re.compile(rf"<parameter=({_NAME.pattern})>")
 _FUNCTION_END = re.compile(r"</function>")
 _PARAMETER_END = "</parameter>"
 _SPACE = re.compile(r"\s*")
@@ -22,26 +22,37 @@ _SPACE = re.compile(r"\s*")
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """`parameters`: what each one is, by name. All are texts, and all are required."""
+    """`parameters`: what each one is, by name. All are texts, and all are required. `declared`: the JSON schema of an object that
+    an outside agent gives in their place."""
 
     name: str
     description: str
     parameters: Mapping[str, str] = field(default_factory=dict)
+    declared: Mapping[str, Any] | None = None
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        if self.declared is not None:
+            return self.declared
+        properties = {name: {"type": "string", "description": what} for name, what in self.parameters.items()}
+        return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
+    """`arguments`: values as JSON has them; those of our own tools are texts."""
+
     name: str
-    arguments: dict[str, str]
+    arguments: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a policy says in one turn: thoughts, words, and at most one call, in this order."""
+    """What a policy says in one turn: thoughts, words, calls, in this order."""
 
     text: str = ""
     thinking: str = ""
-    call: ToolCall | None = None
+    calls: tuple[ToolCall, ...] = ()
 
 
 class CallError(ValueError):
@@ -53,7 +64,7 @@ class ReadCall:
     """A call as it was written: parameters in their order, which may repeat; `end`: the index behind it in its text."""
 
     name: str
-    arguments: list[tuple[str, str]]
+    arguments: list[tuple[str, Any]]
     end: int
 
 
@@ -74,10 +85,11 @@ class XmlCalls:
         for name in (call.name, *call.arguments):
             if _NAME.fullmatch(name) is None:
                 raise CallError(f"{name!r} is no name of a tool or parameter")
-        for name, value in call.arguments.items():
+        values = {name: _as_text(value) for name, value in call.arguments.items()}
+        for name, value in values.items():
             if _PARAMETER_END in value:
                 raise CallError(f"{name}: a value cannot hold {_PARAMETER_END}")
-        body = "".join(f"<parameter={name}>{value}{_PARAMETER_END}\n" for name, value in call.arguments.items())
+        body = "".join(f"<parameter={name}>{value}{_PARAMETER_END}\n" for name, value in values.items())
         return f"\n<function={call.name}>\n{body}</function>\n"
 
     def read(self, text: str) -> ReadCall:
@@ -110,22 +122,30 @@ class JsonCalls:
             raise CallError(f"the tool call is malformed: {error or 'nested too deeply'}") from error
         match said:
             case {"name": str(name), "arguments": dict(arguments)} if len(said) == 2:
-                return ReadCall(name, [(key, _text(key, value)) for key, value in arguments.items()], end)
+                return ReadCall(name, list(arguments.items()), end)
         raise CallError('the tool call is malformed; write {"name": NAME, "arguments": {...}}')
 
 
 def parse_call(text: str, calls: CallFormat, tools: Sequence[Tool]) -> ToolCall:
     """The one call in an answer, of a tool in `tools` with each of its parameters once. Raises CallError."""
-    _, opened, rest = after_thinking(text).partition(OPEN)
-    if not opened:
-        raise CallError("found 0 tool calls; make exactly one")
-    call = calls.read(rest)
-    behind = rest[_after_space(rest, call.end) :]
-    if not behind.startswith(CLOSE):
-        raise CallError(f"the tool call is malformed; end it with {CLOSE}")
-    if more := behind.count(OPEN):
-        raise CallError(f"found {1 + more} tool calls; make exactly one")
-    return _fitting(call, {tool.name: tool for tool in tools})
+    _, found = parse_calls(after_thinking(text), calls)
+    if len(found) != 1:
+        raise CallError(f"found {len(found)} tool calls; make exactly one")
+    return _fitting(found[0], {tool.name: tool for tool in tools})
+
+
+def parse_calls(text: str, calls: CallFormat) -> tuple[str, list[ReadCall]]:
+    """The words of an answer before its first call, and its calls. Raises CallError where one is malformed."""
+    words, opened, rest = text.partition(OPEN)
+    found: list[ReadCall] = []
+    while opened:
+        call = calls.read(rest)
+        behind = rest[_after_space(rest, call.end) :]
+        if not behind.startswith(CLOSE):
+            raise CallError(f"the tool call is malformed; end it with {CLOSE}")
+        found.append(call)
+        _, opened, rest = behind.partition(OPEN)
+    return words, found
 
 
 def _fitting(call: ReadCall, tools: Mapping[str, Tool]) -> ToolCall:
@@ -134,17 +154,25 @@ def _fitting(call: ReadCall, tools: Mapping[str, Tool]) -> ToolCall:
     arguments, wanted = dict(call.arguments), tools[call.name].parameters
     if arguments.keys() != wanted.keys() or len(call.arguments) != len(arguments):
         raise CallError(f"{call.name} takes each of these parameters once: {', '.join(sorted(wanted)) or 'none'}")
+    for name, value in arguments.items():
+        if not isinstance(value, str):
+            raise CallError(f"{name}: must be a string")
     return ToolCall(call.name, arguments)
 
 
 def after_thinking(text: str) -> str:
     """An answer without the thoughts that it begins with. Raises CallError where they do not end."""
+    return split_thinking(text)[1]
+
+
+def split_thinking(text: str) -> tuple[str, str]:
+    """The thoughts that an answer begins with, and what follows them. Raises CallError where they do not end."""
     if not text.lstrip().startswith(THINK):
-        return text
-    _, closed, rest = text.partition(THOUGHT)
+        return "", text
+    thinking, closed, rest = text.lstrip().removeprefix(THINK).partition(THOUGHT)
     if not closed:
         raise CallError(f"the thinking does not end; write {THOUGHT} before the call")
-    return rest.lstrip("\n")
+    return thinking.strip("\n"), rest.lstrip("\n")
 
 
 def _after_space(text: str, at: int) -> int:
@@ -156,10 +184,8 @@ def _malformed_xml() -> CallError:
     return CallError(f"the tool call is malformed; write {OPEN}<function=NAME>...</function>{CLOSE}")
 
 
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise CallError(f"{name}: must be a string")
-    return value
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Protocol
 from tokenizers import Tokenizer
 
 from gagar_mcore.agent.calls import Answer, CallFormat, Tool
+from gagar_mcore.agent.context import Context
 from gagar_mcore.agent.template_mimo import MimoRenderer
 from gagar_mcore.agent.template_qwen3 import Qwen3Renderer
 from gagar_mcore.agent.template_tiny import TinyRenderer
@@ -36,6 +37,12 @@ class Renderer(Protocol):
 
     def observation(self, text: str) -> list[int]:
         """What follows an answer, up to where the next one begins."""
+
+    def opening(self, messages: Sequence[Context], tools: Sequence[Tool] = ()) -> list[int]:
+        """`prompt` of several messages, those of the system first."""
+
+    def following(self, messages: Sequence[Context]) -> list[int]:
+        """`observation` of several messages."""
 
     def answer(self, answer: Answer) -> list[int]:
         """What a policy would generate to say this, its stop token included. Raises CallError for a call that cannot be said."""

@@ -7,30 +7,29 @@ decides whether to think. The words that introduce the tools are this project's 
 import json
 from collections.abc import Sequence
 
-from gagar_mcore.agent.calls import CLOSE, OPEN, THINK, THOUGHT, Answer, JsonCalls, Tool
+from gagar_mcore.agent.calls import CLOSE, OPEN, THINK, THOUGHT, JsonCalls, Tool
 from gagar_mcore.agent.chatml import ChatMl, Pieces
 from gagar_mcore.agent.vocabulary import Vocabulary
 
 
 class Qwen3Renderer(ChatMl):
+    gap = "\n"
+
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary, JsonCalls())
 
-    def prompt(self, text: str, tools: Sequence[Tool] = ()) -> list[int]:
-        system = [*self.turn("system", *self._tools(tools)), "\n"] if tools else []
-        return self.vocabulary.encode(*system, *self.turn("user", text), "\n", *self.generate())
-
-    def observation(self, text: str) -> list[int]:
-        shown = [self.piece("<tool_response>"), f"\n{text}\n", self.piece("</tool_response>")]
-        return self.vocabulary.encode("\n", *self.turn("user", *shown), "\n", *self.generate())
+    def results(self, texts: Sequence[str]) -> Pieces:
+        opened, closed = self.piece("<tool_response>"), self.piece("</tool_response>")
+        shown = [piece for text in texts for piece in ("\n", opened, f"\n{text}\n", closed)]
+        return self.turn("user", *shown[1:])
 
     def thinking(self, text: str) -> Pieces:
         return [self.piece(THINK), f"\n{text}\n", self.piece(THOUGHT), "\n\n"] if text else []
 
-    def between(self, answer: Answer) -> Pieces:
-        return ["\n"] if answer.text else []
+    def between(self, first: bool) -> Pieces:
+        return [] if first else ["\n"]
 
-    def _tools(self, tools: Sequence[Tool]) -> Pieces:
+    def declared(self, tools: Sequence[Tool]) -> Pieces:
         listed = "".join(f"{json.dumps(_schema(tool), ensure_ascii=False)}\n" for tool in tools)
         return [
             f"# Tools\n\nThese functions can be called:\n<tools>\n{listed}</tools>\n\nWrite a call in this form:\n",
@@ -39,6 +38,5 @@ class Qwen3Renderer(ChatMl):
 
 
 def _schema(tool: Tool) -> dict[str, object]:
-    properties = {name: {"type": "string", "description": what} for name, what in tool.parameters.items()}
-    parameters = {"type": "object", "properties": properties, "required": list(properties)}
-    return {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": parameters}}
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    return {"type": "function", "function": function}

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gagar_mcore.agent.calls import CLOSE, OPEN, THINK, THOUGHT, Answer, CallFormat, Tool, ToolCall, XmlCalls
+from gagar_mcore.agent.context import Context
 from gagar_mcore.agent.tokenizer import ACT, END, MARKERS, OBS, USER
 from gagar_mcore.agent.vocabulary import Vocabulary
 
@@ -30,15 +31,23 @@ class TinyRenderer:
         return self._vocabulary.size
 
     def prompt(self, text: str, tools: Sequence[Tool] = ()) -> list[int]:
+        return self.opening([Context("user", text)], tools)
+
+    def observation(self, text: str) -> list[int]:
+        return self.following([Context("tool", text)])
+
+    def opening(self, messages: Sequence[Context], tools: Sequence[Tool] = ()) -> list[int]:
+        text = "\n\n".join(message.text for message in messages)
         shown = (f"\n\n{self._written(_example(tool))}\n{tool.description}" for tool in tools)
         return self._vocabulary.encode(USER, text, *shown, ACT)
 
-    def observation(self, text: str) -> list[int]:
-        return self._vocabulary.encode(OBS, text, ACT)
+    def following(self, messages: Sequence[Context]) -> list[int]:
+        said = (piece for message in messages for piece in (OBS if message.role == "tool" else USER, message.text))
+        return self._vocabulary.encode(*said, ACT)
 
     def answer(self, answer: Answer) -> list[int]:
         thinking = f"{THINK}{answer.thinking}{THOUGHT}" if answer.thinking else ""
-        return self._vocabulary.encode(thinking, answer.text, self._written(answer.call) if answer.call else "", END)
+        return self._vocabulary.encode(thinking, answer.text, *map(self._written, answer.calls), END)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._vocabulary.decode(ids, self.stop_token_ids)
@@ -48,4 +57,4 @@ class TinyRenderer:
 
 
 def _example(tool: Tool) -> ToolCall:
-    return ToolCall(tool.name, {name: name.upper() for name in tool.parameters})
+    return ToolCall(tool.name, {name: name.upper() for name in tool.schema.get("properties", {})})

@@ -41,7 +41,7 @@ class Parrot:
     def __init__(self, command: str, recording: bool = False, renderer: Renderer = RENDERER) -> None:
         self.recording = recording
         self.renderer = renderer
-        self.answer = Answer(call=ToolCall("bash", {"command": command}))
+        self.answer = Answer(calls=(ToolCall("bash", {"command": command}),))
         self.ids = renderer.answer(self.answer)
 
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[Generation]:
@@ -97,7 +97,7 @@ def test_a_session_in_the_template_of_a_real_model(tmp_path: Path, preset: str) 
     assert (trajectory.end_reason, len(trajectory.turns)) == ("max_turns", LIMITS.max_turns)
     turns = [(parrot.answer, "<|im_end|>")] * LIMITS.max_turns
     prompt = BashTools().prompt(load_task(tmp_path / "task" / trajectory.task_id))
-    assert (trajectory.token_ids, trajectory.loss_mask) == render_session(renderer, prompt, turns, TOOLS)
+    assert (list(trajectory.token_ids), list(trajectory.loss_mask)) == render_session(renderer, prompt, turns, TOOLS)
 
 
 def test_experts_are_those_said_last_and_unknown_where_nothing_was_said() -> None:

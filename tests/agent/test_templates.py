@@ -42,7 +42,7 @@ calls = st.one_of(
     st.just(ToolCall("finish", {})),
 )
 sayable = calls.filter(lambda call: all("</parameter>" not in value for value in call.arguments.values()))
-answers = st.builds(Answer, text, text, sayable | st.none())
+answers = st.builds(Answer, text, text, st.lists(sayable, max_size=2).map(tuple))
 
 
 @every_template
@@ -87,7 +87,7 @@ def test_a_call_reads_back_with_its_name_and_arguments_or_cannot_be_said(
     renderer: Renderer, call: ToolCall, words: str, thinking: str
 ) -> None:
     try:
-        ids = renderer.answer(Answer(words, thinking.replace("</think>", ""), call))
+        ids = renderer.answer(Answer(words, thinking.replace("</think>", ""), (call,)))
     except CallError as error:
         assert "cannot hold </parameter>" in str(error) and any("</parameter>" in value for value in call.arguments.values())
         return
@@ -107,7 +107,7 @@ def test_any_text_is_a_call_or_a_call_error(renderer: Renderer, parts: list[str]
 
 @every_chat_template
 def test_delimiters_that_the_policy_generates_are_trained_and_those_of_the_template_are_not(renderer: Renderer) -> None:
-    turns = [(Answer("so", "hm", ToolCall("bash", {"command": "echo '</tool_call>'"})), "<tool_call>")]
+    turns = [(Answer("so", "hm", (ToolCall("bash", {"command": "echo '</tool_call>'"}),)), "<tool_call>")]
     ids, mask = render_session(renderer, "fix <|im_end|>", turns, TOOLS)
     trained = [PLAIN.id_to_token(i) for i, m in zip(ids, mask, strict=True) if m]
     names = {*SPECIAL, *WRAPPERS}
@@ -154,7 +154,7 @@ PUBLISHED = {
 def test_ids_are_those_of_the_published_text(renderer: Renderer, request: pytest.FixtureRequest) -> None:
     """Ids of separators at the edges of a turn included. Ids where the policy begins are its own: its tokens start afresh."""
     published = PUBLISHED["qwen3" if isinstance(renderer, Qwen3Renderer) else "mimo"]
-    ids, _ = render_session(renderer, "hello\n\n", [(Answer("so", "hm", CALL), "\n out")], [TOOL])
+    ids, _ = render_session(renderer, "hello\n\n", [(Answer("so", "hm", (CALL,)), "\n out")], [TOOL])
     whole = PLAIN.decode(ids, skip_special_tokens=False)
     assert whole.startswith("<|im_start|>system\n# Tools") and published.tools in whole
     assert whole.endswith(published.session)
