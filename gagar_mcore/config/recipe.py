@@ -18,6 +18,7 @@ from gagar_mcore.config.learning import (
 )
 from gagar_mcore.config.rollout import EngineSection, RolloutSection, SandboxSection, TasksSection, VerifySection
 from gagar_mcore.config.sft import SftSection
+from gagar_mcore.config.schedule import ScheduleSection
 from gagar_mcore.models.presets import PRESETS
 
 
@@ -36,6 +37,7 @@ class Recipe(Section):
     engine: EngineSection = EngineSection()
     rollout: RolloutSection = RolloutSection()
     verify: VerifySection = VerifySection()
+    schedule: ScheduleSection = ScheduleSection()
     grading: GradingSection = GradingSection()
     method: MethodSection = MethodSection()
     trainer: TrainerSection = TrainerSection()

@@ -13,7 +13,9 @@ from gagar_mcore.records.batch import read_batch
 from gagar_mcore.records.epochs import Epoch, Fence, RunLock, min_batch_epoch, open_epoch, read_epochs
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.lineage import current_lineage
+from gagar_mcore.records.serialize import from_plain
 from gagar_mcore.records.store import MANIFEST, publish_directory, read_manifest, sweep_temporaries, write_file
+from gagar_mcore.tasks.mix import Place, Position
 from gagar_mcore.weights.files import link_checkpoint
 
 # What may differ between a run and its continuation: nothing that earlier steps depended on.
@@ -21,7 +23,7 @@ CHANGEABLE = (
     *("output", "train.steps", "train.checkpoint_every", "train.eval_every", "tracking", "retention"),
     *("engine.deadline_s", "engine.start_timeout_s", "trainer.step_timeout_s", "trainer.start_timeout_s"),
     "trainer.batch_timeout_s",
-    *("rollout.oversample", "rollout.outage_wait_s"),
+    *("rollout.oversample", "rollout.outage_wait_s", "schedule.outage_tasks"),
     *(
         f"trainer.{field}"
         for field in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "tokens_per_microbatch", "recompute", "threads")
@@ -38,7 +40,7 @@ class Run:
     layout: RunLayout
     epoch: Epoch
     next_step: int
-    position: int
+    position: Position
 
     @property
     def fence(self) -> Fence:
@@ -117,9 +119,11 @@ def _first_unapplied(layout: RunLayout) -> int:
     return max((int(path.parent.name.split("-")[1]) for path in published), default=-1) + 1
 
 
-def _position(layout: RunLayout, next_step: int) -> int:
+def _position(layout: RunLayout, next_step: int) -> Position:
     """The data position after the last batch."""
-    return 0 if next_step == 1 else int(read_batch(layout.batch(next_step - 1))[1]["next_position"])
+    if next_step == 1:
+        return {}
+    return {name: from_plain(Place, place) for name, place in read_batch(layout.batch(next_step - 1))[1]["next_position"].items()}
 
 
 def _publish_initial_weights(layout: RunLayout, recipe: Recipe, epoch: int) -> None:

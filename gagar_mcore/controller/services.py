@@ -1,7 +1,7 @@
 """Everything a run needs alive: sandboxes, engine, trainer, grading, tasks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,12 @@ from gagar_mcore.engine.embedded import EmbeddedEngine, start_embedded
 from gagar_mcore.engine.protocol import Engine
 from gagar_mcore.engine.sglang import start_sglang
 from gagar_mcore.engine.supervised import MortalEngine, SupervisedEngine
+from gagar_mcore.rollout.breaker import Breaker
 from gagar_mcore.grading.service import GradingService
+from gagar_mcore.rollout.history import History, read_outcomes
+from gagar_mcore.rollout.scheduler import Scheduler
+from gagar_mcore.rollout.slots import Slots
+from gagar_mcore.tasks.mix import Source, TaskMix
 from gagar_mcore.records.experts import Experts, publish_experts
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import FileSum
@@ -39,7 +44,9 @@ class RolloutServices:
     engine: Engine
     sampler: Sampler
     pipeline: GroupPipeline
-    order: TaskOrder
+    scheduler: Scheduler
+    mix: TaskMix
+    history: History
     heldout: list[Task]
 
 
@@ -75,14 +82,32 @@ def build_sampler(recipe: Recipe, engine: Engine, pools: Pools, renderer: Render
     keep = partial(keep_experts, layout) if layout else None
     tools = tool_set(recipe.rollout.tools, renderer.calls, recipe.sandbox.command_timeout_s)
     limits = sandbox_limits(recipe)
-    group_size = max(recipe.rollout.group_size, recipe.train.eval_samples)
     return Sampler(
         sessions=SessionRunner(pools.sessions, tools, renderer, session_limits(recipe), limits, keep),
         engine=engine,
         verifier=Verifier(pools.tests, limits, recipe.verify.timeout_s),
-        room=asyncio.Semaphore(max(1, session_slots(recipe) // group_size)),
+        slots=Slots(session_slots(recipe)),
         lockstep=recipe.deterministic,
         submit_unfinished=recipe.rollout.submit_unfinished,
+def build_scheduler(recipe: Recipe, history: History, message: Callable[[str], None]) -> Scheduler:
+    section = recipe.schedule
+    breaker = Breaker(section.outage_tasks, recipe.rollout.outage_wait_s)
+    breaker.failures.update(history.failures())
+    return Scheduler(recipe.rollout.concurrent_groups, section.task_failures, breaker, message)
+
+
+def task_mix(recipe: Recipe, tasks: Sequence[Task]) -> TaskMix:
+    return TaskMix([Source("", TaskOrder(tasks, recipe.seed))], 1 if recipe.deterministic else recipe.schedule.lookahead)
+
+
+def known_tasks(run: Run) -> History:
+    """What the steps of this run so far say of their tasks."""
+    history = History(run.recipe.rollout.group_size, run.recipe.schedule.task_failures)
+    for step in range(1, run.next_step):
+        history.add(read_outcomes(run.layout, step))
+    return history
+
+
         reuse_identical=recipe.verify.reuse_identical,
     )
 
@@ -159,4 +184,5 @@ async def start_rollout(
             credit=credit_params(recipe),
             progress=progress,
         )
-        yield RolloutServices(engine, sampler, pipeline, TaskOrder(training, recipe.seed), heldout)
+        mix, history = task_mix(recipe, training), known_tasks(run)
+        yield RolloutServices(engine, sampler, pipeline, build_scheduler(recipe, history, message), mix, history, heldout)

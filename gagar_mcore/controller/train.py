@@ -12,10 +12,13 @@ from gagar_mcore.controller.trainer_client import TrainerClient
 from gagar_mcore.evals.cleanliness import is_clean
 from gagar_mcore.evals.evaluate import evaluate
 from gagar_mcore.records.epochs import min_batch_epoch, read_epochs
+from gagar_mcore.records.serialize import to_plain
 from gagar_mcore.records.store import publish_directory, publish_json, set_aside_stale
 from gagar_mcore.rollout.batching import fill_batch
 from gagar_mcore.rollout.collect import Collection, collect
+from gagar_mcore.rollout.history import publish_outcomes
 from gagar_mcore.rollout.metrics import collection_metrics
+from gagar_mcore.tasks.mix import Position
 from gagar_mcore.tracking.console import Console
 
 
@@ -45,39 +48,50 @@ async def rollout(recipe: Recipe, console: Console) -> Collection:
     with open_run(recipe, resume=False) as run:
         progress = StepProgress(console, recipe.rollout)
         async with start_rollout(run, progress.event, console.message) as services:
-            collection = await collect_step(run, services, 1, 0, progress)
+            collection = await collect_step(run, services, 1, {}, progress)
         publish_batch(run, collection)
         return collection
 
 
-async def collect_step(run: Run, services: RolloutServices, step: int, position: int, progress: StepProgress) -> Collection:
-    """Sample, grade and credit the groups of one step, and publish what it says in numbers."""
-    started = time.monotonic()
+async def collect_step(
+    run: Run, services: RolloutServices, step: int, position: Position, progress: StepProgress
+) -> Collection:
+    """Sample, grade and credit the groups of one step, and publish what it says in numbers, and of its tasks."""
+    started, busy_before = time.monotonic(), services.sampler.slots.busy_seconds()
     progress.begin()
     rollout = run.recipe.rollout
     collection = await collect(
+        services.scheduler,
         services.pipeline,
-        services.order,
+        services.mix,
+        services.history,
         step,
         position,
         wanted=rollout.groups_per_step,
         most=round(rollout.oversample * rollout.groups_per_step),
-        concurrent=rollout.concurrent_groups,
-        outage_wait_s=rollout.outage_wait_s,
         progress=progress.groups,
     )
-    metrics = collection_metrics(collection, is_clean) | {"time/collect": time.monotonic() - started}
+    publish_outcomes(run.layout, step, collection.outcomes, run.epoch.number)
+    services.history.add(collection.outcomes)
+    seconds = time.monotonic() - started
+    metrics = collection_metrics(collection, is_clean) | {
+        "time/collect": seconds,
+        "schedule/idle_slots": services.sampler.slots.idle_share(busy_before, seconds),
+        "schedule/outages": services.scheduler.breaker.outages,
+        "schedule/set_aside": len(services.history.set_aside()),
+    }
     publish_json(run.layout.step_metrics(step, "collect"), metrics, run.epoch.number)
     return collection
 
 
-def publish_batch(run: Run, collection: Collection) -> int:
+def publish_batch(run: Run, collection: Collection) -> Position:
     """Hand the step's batch to the trainer; returns the next data position."""
     step, position = collection.step, collection.next_position
     min_epoch = min_batch_epoch(read_epochs(run.layout), step)
     set_aside_stale(run.layout.batch(step), "batch", min_epoch)
     how = run.recipe.trainer.loss.aggregation
-    fill = partial(fill_batch, layout=run.layout, groups=collection.kept, aggregation=how, step=step, next_position=position)
+    written = {source: to_plain(place) for source, place in position.items()}
+    fill = partial(fill_batch, layout=run.layout, groups=collection.kept, aggregation=how, step=step, next_position=written)
     publish_directory(run.layout.batch(step), "batch", run.epoch.number, fill, run.fence)
     return position
 

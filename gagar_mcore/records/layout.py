@@ -71,6 +71,10 @@ class RunLayout:
         """`part` is `collect` or `load` (controller) or `train` (trainer)."""
         return self.step(step) / f"{part}.json"
 
+    def outcomes(self, step: int) -> Path:
+        """What the step's groups say of their tasks."""
+        return self.step(step) / "tasks.json"
+
     def evaluation(self, version: int) -> Path:
         return self.root / "evals" / f"{version:06d}"
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,9 +13,10 @@ from gagar_mcore.grading.service import GradingService
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.serialize import from_plain, to_plain
 from gagar_mcore.records.store import publish_json, read_json
-from gagar_mcore.records.types import Group, Trajectory, Verdict, Verification
+from gagar_mcore.records.types import DropReason, Group, Trajectory, Verdict, Verification
 from gagar_mcore.rollout.concurrency import gather_all
 from gagar_mcore.rollout.lockstep import LockstepEngine
+from gagar_mcore.rollout.slots import FIRST, Rank, Slots
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.verifier import Verifier
 
@@ -29,31 +31,44 @@ class FinishedGroup:
     task: Task
     trajectories: list[Trajectory]
 
+    @property
+    def kept(self) -> bool:
+        return self.group.credit.kept
+
+    @property
+    def dropped(self) -> DropReason | None:
+        return self.group.credit.dropped
+
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Samples and verifies the sessions of one task, for as many tasks at a time as `room` admits. In lockstep, engine calls are
-    shared by one group and nothing else; all its sessions then wait for each other, so `room` must leave a sandbox for each."""
+    """Samples and verifies the sessions of one task, each in one of the `slots`. In lockstep, engine calls are shared by one
+    group and nothing else; all its sessions then wait for each other, so that they take their slots together."""
 
     sessions: SessionRunner
     engine: Engine
     verifier: Verifier
-    room: asyncio.Semaphore
+    slots: Slots
     lockstep: bool
     submit_unfinished: bool
     reuse_identical: bool
 
-    async def sample(self, keys: list[SessionKey], task: Task, done: Callable[[Trajectory], None]) -> list[Trajectory]:
-        """One verified trajectory a key, in order; `done` sees each as soon as it is verified."""
+    async def sample(
+        self, keys: list[SessionKey], task: Task, done: Callable[[Trajectory], None], rank: Rank = FIRST
+    ) -> list[Trajectory]:
+        """One verified trajectory a key, in order; `done` sees each as soon as it is verified. `rank`: among all who wait for
+        slots."""
         engine: Engine = LockstepEngine(self.engine, [k.trajectory_id for k in keys]) if self.lockstep else self.engine
         tested: dict[str, asyncio.Task[Verification]] = {}
 
         async def one(key: SessionKey) -> Trajectory:
-            trajectory = await self._verified(await self.sessions.run(key, task, engine), task, tested)
+            async with nullcontext() if self.lockstep else self.slots.hold(1, rank):
+                trajectory = await self.sessions.run(key, task, engine)
+            trajectory = await self._verified(trajectory, task, tested)
             done(trajectory)
             return trajectory
 
-        async with self.room:
+        async with self.slots.hold(len(keys), rank) if self.lockstep else nullcontext():
             return await gather_all(*(one(key) for key in keys))
 
     async def _verified(self, trajectory: Trajectory, task: Task, tested: dict[str, asyncio.Task[Verification]]) -> Trajectory:
@@ -87,14 +102,14 @@ class GroupPipeline:
     credit: CreditParams
     progress: Callable[[Event], None]
 
-    async def run(self, step: int, index: int, task: Task) -> FinishedGroup:
+    async def run(self, step: int, index: int, task: Task, rank: Rank = FIRST) -> FinishedGroup:
         """The group, published. A group of an earlier process is returned as it is; of one that was cut short, or that the
         infrastructure left without enough valid trajectories, the valid ones are kept, except in lockstep, where the group is
         sampled again as a whole."""
         group_id = f"s{step:06d}-g{index:04d}"
         if (stored := self._stored(step, group_id, task)) is not None:
             return stored
-        trajectories = await self._sample(step, group_id, task)
+        trajectories = await self._sample(step, group_id, task, rank)
         verdict, fallback = await self._grade(step, group_id, task, trajectories)
         credit = compute_credit(trajectories, verdict, self.credit, fallback)
         group = Group(group_id, step, task.id, [t.id for t in trajectories], verdict, credit)
@@ -114,7 +129,7 @@ class GroupPipeline:
         self.progress("graded")
         return verdict, fallback
 
-    async def _sample(self, step: int, group_id: str, task: Task) -> list[Trajectory]:
+    async def _sample(self, step: int, group_id: str, task: Task, rank: Rank) -> list[Trajectory]:
         keys = [SessionKey(self.seed, "train", step, group_id, member) for member in range(self.group_size)]
         known = {} if self.sampler.lockstep else self._known(step, keys)
 
@@ -122,7 +137,7 @@ class GroupPipeline:
             publish_json(self.layout.trajectory(step, trajectory.id), to_plain(trajectory), self.epoch)
             self.progress("verified")
 
-        fresh = await self.sampler.sample([k for k in keys if k.trajectory_id not in known], task, keep)
+        fresh = await self.sampler.sample([k for k in keys if k.trajectory_id not in known], task, keep, rank)
         return sorted([*known.values(), *fresh], key=lambda t: t.member)
 
     def _known(self, step: int, keys: list[SessionKey]) -> dict[str, Trajectory]:

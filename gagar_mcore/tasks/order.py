@@ -7,7 +7,7 @@ from gagar_mcore.tasks.task import Task
 
 
 class TaskOrder:
-    """Position p is the p-th group ever begun in a run."""
+    """The order of one source."""
 
     def __init__(self, tasks: Sequence[Task], seed: int) -> None:
         if not tasks:
@@ -15,6 +15,10 @@ class TaskOrder:
         self._tasks = list(tasks)
         self._seed = seed
         self._passes: dict[int, list[int]] = {}
+
+    def __len__(self) -> int:
+        """Tasks of a pass."""
+        return len(self._tasks)
 
     def task(self, position: int) -> Task:
         number, offset = divmod(position, len(self._tasks))

@@ -14,7 +14,7 @@ class Task:
     """A task directory: `task.toml`, `instruction.md`, `environment/`, `tests/test.sh`, `solution/`.
 
     `repository` is the folder whose copy the policy works in, mounted at `workdir`. `fail_to_pass` and `pass_to_pass`
-    are test ids of `tests/config.json`; reward 1 needs every one of them passed."""
+    are test ids of `tests/config.json`; reward 1 needs every one of them passed. `source` is the one of the recipe's mix."""
 
     id: str
     directory: Path
@@ -29,3 +29,9 @@ class Task:
     verifier_timeout_s: float = 1800.0
     memory_mb: int = 8192
     metadata: dict[str, Any] = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its name among the tasks of all sources."""
+        return f"{self.source}/{self.id}" if self.source else self.id

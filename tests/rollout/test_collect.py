@@ -7,9 +7,15 @@ from typing import Any, cast
 
 import pytest
 
+from gagar_mcore.plan.virtual_time import run_virtually
 from gagar_mcore.records.types import Credit, DropReason, Group
+from gagar_mcore.rollout.breaker import Breaker
 from gagar_mcore.rollout.collect import Collection, CollectionError, collect
 from gagar_mcore.rollout.group import FinishedGroup, GroupPipeline
+from gagar_mcore.rollout.history import History
+from gagar_mcore.rollout.scheduler import Scheduler
+from gagar_mcore.rollout.slots import Rank
+from gagar_mcore.tasks.mix import Place, Source, TaskMix
 from gagar_mcore.tasks.order import TaskOrder
 from gagar_mcore.tasks.task import Task
 
@@ -25,7 +31,7 @@ class Scripted:
         self.outcomes, self.delays = outcomes, delays
         self.running = self.most_running = 0
 
-    async def run(self, step: int, index: int, task: Task) -> FinishedGroup:
+    async def run(self, step: int, index: int, task: Task, rank: Rank) -> FinishedGroup:
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
@@ -38,18 +44,21 @@ class Scripted:
 
 
 ORDER = TaskOrder([task(f"t{i}") for i in range(5)], seed=3)
+MIX = TaskMix([Source("", ORDER)])
 
 
 def run(scripted: Scripted, wanted: int = 3, most: int = 8, concurrent: int = 8, outage_wait_s: float = 0.0) -> Collection:
     pipeline = cast(GroupPipeline, scripted)
-    return asyncio.run(asyncio.wait_for(collect(pipeline, ORDER, 1, 10, wanted, most, concurrent, outage_wait_s), 10))
+    scheduler = Scheduler(concurrent, 3, Breaker(3, outage_wait_s))
+    position = {"": Place(start=10)}
+    return run_virtually(collect(scheduler, pipeline, MIX, History(2, 3), 1, position, wanted, most))
 
 
 def test_no_more_groups_are_begun_than_are_needed() -> None:
     scripted = Scripted([None])
     collection = run(scripted)
     assert [g.group.id for g in collection.groups] == ["g0", "g1", "g2"]
-    assert collection.next_position == 13
+    assert collection.next_position == {"": Place(start=13, begun=3)}
     assert scripted.most_running == 3
 
 
@@ -76,10 +85,10 @@ def test_an_outage_is_waited_out_and_costs_no_group() -> None:
     class Outage(Scripted):
         calls = 0
 
-        async def run(self, step: int, index: int, task: Task) -> FinishedGroup:
+        async def run(self, step: int, index: int, task: Task, rank: Rank) -> FinishedGroup:
             self.calls += 1
             self.outcomes = ["too_few_valid"] if self.calls <= 3 else [None]
-            return await super().run(step, index, task)
+            return await super().run(step, index, task, rank)
 
     scripted = Outage([None])
     collection = run(scripted, outage_wait_s=5.0)
@@ -95,10 +104,10 @@ def test_concurrency_is_bounded() -> None:
 
 def test_one_broken_group_ends_the_step_and_leaves_nothing_running() -> None:
     class Broken(Scripted):
-        async def run(self, step: int, index: int, task: Task) -> Any:
+        async def run(self, step: int, index: int, task: Task, rank: Rank) -> Any:
             if index == 1:
                 raise RuntimeError("bug")
-            return await super().run(step, index, task)
+            return await super().run(step, index, task, rank)
 
     scripted = Broken([None], (5.0,))
     with pytest.raises(RuntimeError, match="bug"):

@@ -1,0 +1,176 @@
+"""The scheduler of one step: which groups are begun, when, and what becomes of those that the infrastructure failed."""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from gagar_mcore.rollout.breaker import LONGEST_PAUSE_S, Breaker
+from gagar_mcore.rollout.pending import Pending
+from gagar_mcore.rollout.slots import Rank
+from gagar_mcore.tasks.mix import Draw
+
+FAILED = "too_few_valid"
+
+
+class Result(Protocol):
+    """What became of a group. `dropped`: why it is not kept; `FAILED` where the infrastructure left too little of it."""
+
+    @property
+    def kept(self) -> bool: ...
+    @property
+    def dropped(self) -> str | None: ...
+
+
+AnyResult = TypeVar("AnyResult", bound=Result)
+Run = Callable[[Draw, Rank], Awaitable[AnyResult]]
+Progress = Callable[[int, Counter[str]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Generic[AnyResult]):
+    """A group that a step sampled. `failures`: what its task is charged with by now."""
+
+    draw: Draw
+    result: AnyResult
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """Runs the groups of one step after the other, at most `concurrent` of them at once. All time is that of the event loop.
+
+    A group that fails is begun again after a pause, unless its task has failed `most_failures` times: then it is dropped, so that
+    another takes its place. While `breaker` sees an outage, nothing is begun but its trials."""
+
+    concurrent: int
+    most_failures: int
+    breaker: Breaker
+    message: Callable[[str], None] = field(default=lambda text: None)
+
+    async def step(
+        self,
+        run: Run[AnyResult],
+        draws: Iterator[Draw],
+        wanted: int,
+        most: int,
+        progress: Progress = lambda kept, dropped: None,
+    ) -> list[Ended[AnyResult]]:
+        """Begin groups until `wanted` are kept or `most` were tried, and return them in the order of `draws`.
+
+        Another draw is taken only when fewer than `wanted` groups are kept or under way: which groups a step has depends on their
+        outcomes, never on which ended first. Among those drawn, `rank` decides. An error of `run` ends all and is raised."""
+        step = _Step(self, run, draws, wanted, most, progress)
+        try:
+            await step.complete()
+        finally:
+            await step.cancel()
+        return [step.ended[index] for index in sorted(step.ended)]
+
+
+def rank(draw: Draw) -> Rank:
+    """Sources by their priority, then long sessions before short ones, then draws in order."""
+    return (-draw.source.priority, -draw.length, draw.index)
+
+
+class _Step(Generic[AnyResult]):
+    def __init__(
+        self, scheduler: Scheduler, run: Run[AnyResult], draws: Iterator[Draw], wanted: int, most: int, progress: Progress
+    ) -> None:
+        self._scheduler, self._run, self._draws = scheduler, run, draws
+        self._wanted, self._most, self._progress = wanted, most, progress
+        self._pending = Pending()
+        self._running: dict[asyncio.Task[AnyResult], Draw] = {}
+        self._at_work: Counter[str] = Counter()  # groups of each source
+        self._done: deque[asyncio.Task[AnyResult]] = deque()
+        self._changed = asyncio.Event()
+        self._drawn = self._kept = 0
+        self._dropped: Counter[str] = Counter()
+        self.ended: dict[int, Ended[AnyResult]] = {}
+
+    async def complete(self) -> None:
+        while True:
+            self._draw()
+            self._begin()
+            if not self._running and not self._pending:
+                return
+            await self._wait()
+            while self._done:
+                self._settle(self._done.popleft())
+            self._progress(self._kept, self._dropped)
+
+    async def cancel(self) -> None:
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _draw(self) -> None:
+        while self._drawn < min(self._most, self._wanted + self._dropped.total()):
+            draw = next(self._draws, None)
+            if draw is None:
+                return
+            self._drawn += 1
+            self._pending.add(draw, rank(draw))
+
+    def _begin(self) -> None:
+        breaker = self._scheduler.breaker
+        self._pending.release(self._now())
+        while len(self._running) < self._scheduler.concurrent and breaker.wait_s() == 0:
+            draw = self._pending.pop(self._at_work)
+            if draw is None:
+                return
+            breaker.begun()
+            self._at_work[draw.source.name] += 1
+            task = asyncio.ensure_future(self._run(draw, rank(draw)))
+            self._running[task] = draw
+            task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[AnyResult]) -> None:
+        self._done.append(task)
+        self._changed.set()
+
+    async def _wait(self) -> None:
+        """Until a group ends, or a pause is over."""
+        pauses = [self._scheduler.breaker.wait_s() or None if self._pending else None, self._pending.wait_s(self._now())]
+        due = min((pause for pause in pauses if pause is not None), default=None)
+        timer = None if due is None else asyncio.get_running_loop().call_later(due, self._changed.set)
+        await self._changed.wait()
+        self._changed.clear()
+        if timer:
+            timer.cancel()
+
+    def _settle(self, task: asyncio.Task[AnyResult]) -> None:
+        draw = self._running.pop(task)
+        self._at_work[draw.source.name] -= 1
+        result = task.result()
+        breaker, name = self._scheduler.breaker, draw.task.key
+        if result.dropped == FAILED:
+            self._settle_failed(draw, result)
+            return
+        if breaker.is_open:
+            self._scheduler.message("the outage is over: groups are begun again")
+        breaker.succeeded(name)
+        self._end(draw, result)
+
+    def _settle_failed(self, draw: Draw, result: AnyResult) -> None:
+        breaker, name, message = self._scheduler.breaker, draw.task.key, self._scheduler.message
+        before = breaker.is_open
+        breaker.failed(name)
+        if breaker.is_open and not before:
+            message("paused: sandboxes or the engine are out, several tasks failed one after the other; trying again")
+        failures = breaker.failures[name]
+        if breaker.given_up or failures >= self._scheduler.most_failures:
+            if not breaker.is_open:
+                message(f"task {name} is set aside: the infrastructure failed {failures} of its groups one after the other")
+            self._end(draw, result)
+        else:
+            self._pending.add_later(draw, rank(draw), self._now() + min(2.0 ** max(0, failures - 1), LONGEST_PAUSE_S))
+
+    def _end(self, draw: Draw, result: AnyResult) -> None:
+        self.ended[draw.index] = Ended(draw, result, self._scheduler.breaker.failures[draw.task.key])
+        self._kept += result.kept
+        self._dropped.update([] if result.kept else [str(result.dropped)])
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
