@@ -160,13 +160,15 @@ class TrainerSection(Section):
     """Megatron layout and step. With `device: cuda` each rank has a GPU of its own. World size is `tp * pp * cp * dp`; the
     experts of a pipeline stage are split over `ep` of its ranks, each expert over `etp`. A stage has `vpp` chunks of the model,
     between which stages interleave (1: they do not).
-    `tokens_per_microbatch` bounds one forward pass on a rank. A batch takes `minibatches` optimizer steps. `precision` is that
-    of weights and activations, and `gradient_dtype` that of gradients where it is bf16; `fp8` is how Transformer Engine scales
-    matrix products. `recompute`: what the backward pass computes again instead of keeping it: nothing, experts (`selective`),
-    whole layers (`full`). `offload_optimizer` keeps the optimizer's state on the host. `routing: replay` sends every token to
-    the experts that it passed when it was sampled. `mtp`: whether layers of multi-token prediction train, with `mtp_weight`
-    times their likelihood loss, which the policy itself does not feel. `async_checkpoint`: checkpoints are written while
-    training goes on.
+    `tokens_per_microbatch` bounds one forward pass on a rank. A batch takes `minibatches` optimizer steps. `precision` is that of
+    weights and activations, and `gradient_dtype` that of gradients where it is bf16; `fp8` is how Transformer Engine scales
+    matrix products. `quantise`: passes compute with weights as `publish.format` of that name stores them; the weights that are
+    updated keep their precision. `recompute`: what the backward pass computes again instead of keeping it: nothing, experts
+    (`selective`), whole layers (`full`). `offload_optimizer` keeps the optimizer's state on the host; `park` puts weights and
+    state there between steps, for an engine on the same GPU. `routing: replay` sends
+    every token to the experts that it passed when it was sampled. `mtp`: whether layers of multi-token prediction train, with
+    `mtp_weight` times their likelihood loss, which the policy itself does not feel. `async_checkpoint`: checkpoints are written
+    while training goes on.
     A sequence of more than `max_tokens_per_sequence` tokens is an error (`overlong: refuse`) or loses those behind
     (`truncate`); None is no limit. One longer than `tokens_per_microbatch` runs alone.
     A step may take `step_timeout_s`, the wait for its batch `batch_timeout_s`."""
@@ -183,8 +185,10 @@ class TrainerSection(Section):
     precision: Literal["fp32", "bf16"] = "fp32"
     gradient_dtype: Literal["fp32", "bf16"] = "fp32"
     fp8: Literal["none", "delayed", "tensorwise", "blockwise", "mxfp8"] = "none"
+    quantise: Literal["none", "fp8", "mxfp4"] = "none"
     recompute: Literal["none", "selective", "full"] = "none"
     offload_optimizer: bool = False
+    park: bool = False
     async_checkpoint: bool = True
     tokens_per_microbatch: Positive = 4096
     max_tokens_per_sequence: Positive | None = None

@@ -16,9 +16,11 @@ from gagar_mcore.config.learning import (
     TrainerSection,
     TrainSection,
 )
-from gagar_mcore.config.rollout import EngineSection, RolloutSection, SandboxSection, TasksSection, VerifySection
-from gagar_mcore.config.sft import SftSection
+from gagar_mcore.config.publish import PublishSection
+from gagar_mcore.config.rollout import EngineSection, RolloutSection, SandboxSection, VerifySection
 from gagar_mcore.config.schedule import ScheduleSection
+from gagar_mcore.config.sft import SftSection
+from gagar_mcore.config.tasks import TasksSection
 from gagar_mcore.models.presets import PRESETS
 
 
@@ -36,11 +38,12 @@ class Recipe(Section):
     sandbox: SandboxSection = SandboxSection()
     engine: EngineSection = EngineSection()
     rollout: RolloutSection = RolloutSection()
-    verify: VerifySection = VerifySection()
     schedule: ScheduleSection = ScheduleSection()
+    verify: VerifySection = VerifySection()
     grading: GradingSection = GradingSection()
     method: MethodSection = MethodSection()
     trainer: TrainerSection = TrainerSection()
+    publish: PublishSection = PublishSection()
     train: TrainSection = TrainSection()
     sft: SftSection = SftSection()
     tracking: TrackingSection = TrackingSection()
@@ -59,15 +62,19 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield from _against_preset(recipe, recipe.model.preset)
     if recipe.grading.grader == "none" and recipe.method.name != "grpo":
         yield f"grading.grader: none gives method {recipe.method.name} no verdicts; set grading.grader=static or method.name=grpo"
-    if recipe.tasks.source == "generated" and recipe.tasks.path is not None:
-        yield "tasks.path: has no effect where tasks are generated; set tasks.source=harbor or leave it out"
-    if recipe.train.eval_every and not recipe.tasks.heldout_count:
+    yield from recipe.tasks.contradictions()
+    for source in recipe.tasks.mix:
+        if source.max_context is not None and source.max_context > recipe.rollout.max_context:
+            yield f"tasks.mix.{source.name}.max_context: exceeds rollout.max_context, with which the engine starts; raise that"
+    if recipe.train.eval_every and not recipe.tasks.heldout:
         yield "train.eval_every: tasks.heldout_count is 0, which leaves nothing to evaluate on; set either"
     if trainer.overlong == "refuse" and limit is not None and limit < recipe.rollout.max_context:
         yield (
             f"trainer.max_tokens_per_sequence: {limit} refuses sequences that rollout.max_context {recipe.rollout.max_context} "
             "allows; set trainer.overlong=truncate, or lower max_context"
         )
+    if trainer.quantise not in ("none", recipe.publish.format):
+        yield f"trainer.quantise: {trainer.quantise} is not what engines get; set publish.format={trainer.quantise} too"
     if trainer.fp8 != "none" and trainer.device == "cpu":
         yield "trainer.fp8: needs a GPU; set trainer.device=cuda or trainer.fp8=none"
     if trainer.fp8 == "mxfp8" and recipe.cluster.gpu in ("h100", "h200"):

@@ -1,6 +1,6 @@
 """What can be refused before anything starts: one line for each mistake."""
 
-from pathlib import Path
+import json
 
 from gagar_mcore.agent.renderer import TOKENIZER_FILE, load_renderer
 from gagar_mcore.config.load import RecipeError
@@ -11,17 +11,18 @@ from gagar_mcore.engine.protocol import EngineError
 from gagar_mcore.engine.sglang_flags import check_serving
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.plan.fit import check_fit
-from gagar_mcore.tasks.source import harbor_tasks
+from gagar_mcore.tasks.source import check_sources
 from gagar_mcore.trainer.layout import check_layout
 from gagar_mcore.weights.published import PublishedCheckpoint
+from gagar_mcore.weights.storage import CONFIG, QUANTIZED, Storage, quantised_format
 
 
 def preflight(recipe: Recipe) -> ModelConfig:
     """The model's configuration, once recipe, checkpoint, layout, machine and tasks agree. Raises RecipeError, TaskError."""
     model = initial_model(recipe)
+    _check_publishing(recipe, model)
     _check_rollout(recipe, model)
-    if recipe.tasks.source == "harbor":
-        _check_tasks(recipe)
+    check_sources(recipe.tasks)
     return model
 
 
@@ -58,10 +59,20 @@ def fitting(recipe: Recipe, model: ModelConfig) -> ModelConfig:
     return model
 
 
-def _check_tasks(recipe: Recipe) -> None:
-    if not (recipe.tasks.path and Path(recipe.tasks.path).is_dir()):
-        raise RecipeError(f"tasks.path: {recipe.tasks.path}: no such directory; name one that holds Harbor tasks")
-    harbor_tasks(recipe.tasks)
+def _check_publishing(recipe: Recipe, model: ModelConfig) -> None:
+    try:
+        Storage(model, recipe.publish.format or recipe.trainer.precision)
+    except ValueError as error:
+        raise RecipeError(f"publish.{error}") from error
+    if recipe.engine.kind != "sglang":
+        return
+    held = quantised_format(json.loads((initial_checkpoint(recipe) / CONFIG).read_text()))
+    published = recipe.publish.format if recipe.publish.format in QUANTIZED else None
+    if held != published:
+        raise RecipeError(
+            f"publish.format: {recipe.publish.format}, but model.init is stored in {held or 'plain weights'}, and SGLang "
+            f"keeps the format that it starts with; set publish.format={held or 'bf16'}, or use gagar convert"
+        )
 
 
 def _check_rollout(recipe: Recipe, model: ModelConfig) -> None:

@@ -13,6 +13,7 @@ from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import MANIFEST, publish_json, read_manifest
 from gagar_mcore.trainer.checkpoint import CheckpointWriter, load_checkpoint
 from gagar_mcore.trainer.lifetime import wait_for_batch
+from gagar_mcore.trainer.parking import parked
 from gagar_mcore.trainer.policy import apply_batch
 from gagar_mcore.trainer.publish import FILE_BYTES, publish_together, write_shards
 from gagar_mcore.trainer.scoring import load_reference
@@ -32,14 +33,16 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
     again it comes to the same weights: what it had published is made again and compared. Runs on every rank."""
     initial = open_initial(layout)
     policy = build_policy(recipe.model.of(initial.model), recipe.trainer)
-    storage = Storage(policy.model, recipe.trainer.precision)
+    storage = Storage(policy.model, recipe.publish.format or recipe.trainer.precision)
     companions = storage.companions(read_companions(layout.weights(0)))
     reference = load_reference(policy, initial.read) if recipe.trainer.loss.kl_coef else None
     applied = restore(policy, layout, initial)
     tell(layout, applied, fence)
     checkpoints = CheckpointWriter(layout, fence, recipe.trainer)
     for step in range(applied + 1, recipe.train.steps + 1):
-        metrics = apply_batch(policy, next_batch(layout, step, recipe.trainer.batch_timeout_s), recipe, step, reference)
+        with parked(policy, recipe.trainer.park):
+            batch = next_batch(layout, step, recipe.trainer.batch_timeout_s)
+        metrics = apply_batch(policy, batch, recipe, step, reference)
         check_weights(policy)
         if dist.get_rank() == 0:
             fence()

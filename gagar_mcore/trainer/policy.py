@@ -17,6 +17,7 @@ from gagar_mcore.trainer.microbatch import device
 from gagar_mcore.trainer.parts import Parts, plan_metrics, plan_step
 from gagar_mcore.trainer.policy_loss import PartStats, behaviour_metrics, loss_metrics, part_loss, step_behaviour, total_stats
 from gagar_mcore.trainer.policy_part import PolicyPart, ScoredParts, policy_parts, split_batch
+from gagar_mcore.trainer.quantise import pass_weights
 from gagar_mcore.trainer.scoring import Reference, score
 from gagar_mcore.trainer.setup import Policy
 from gagar_mcore.trainer.update import accumulate_gradients, step_optimizer
@@ -37,7 +38,8 @@ def apply_batch(policy: Policy, batch: Batch, recipe: Recipe, step: int, referen
     norms: list[float] = []
     for scored in with_scores(policy, minibatches, recipe, reference):
         loss = partial(part_loss, trainer.loss, behaviour)
-        stats += accumulate_gradients(policy, scored, loss, recipe.rollout.temperature)
+        with pass_weights(policy, trainer):
+            stats += accumulate_gradients(policy, scored, loss, recipe.rollout.temperature)
         norms.append(step_optimizer(policy, lr, trainer.optimizer.weight_decay))
     metrics = loss_metrics(trainer, total_stats(stats), len(norms)) | (behaviour_metrics(behaviour) if behaviour else {})
     if trainer.routing == "replay":
@@ -62,7 +64,9 @@ def with_scores(
     def score_all(wanted: bool) -> list[list[Tensor] | None]:
         return [score(policy, parts, recipe.rollout.temperature) if wanted else None for parts in minibatches]
 
-    olds = score_all(recipe.trainer.loss.old == "current" and len(minibatches) > 1)
+    compared = recipe.trainer.loss.old == "current" and len(minibatches) > 1
+    with pass_weights(policy, recipe.trainer) if compared else nullcontext():
+        olds = score_all(compared)
     with reference.in_place_of(policy) if reference else nullcontext():
         references = score_all(reference is not None)
     return [ScoredParts(*columns) for columns in zip(minibatches, olds, references, strict=True)]

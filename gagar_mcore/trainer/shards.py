@@ -26,7 +26,7 @@ def load_tensors(chunks: Iterable[torch.nn.Module], model: ModelConfig, read: Te
 
 
 def _set_shard(shard: Tensor, rule: Rule, read: TensorReader) -> None:
-    group = _tensor_group(rule)
+    group = tensor_group(rule)
     own = rule.form.split([read(tensor) for tensor in rule.tensors], group.size())[group.rank()]
     if own.shape != shard.shape:
         raise ValueError(f"{rule.tensors[0]}: its shape does not fit the model of config.json")
@@ -69,14 +69,14 @@ def owned_rules(local: Mapping[str, Tensor], model: ModelConfig) -> list[tuple[R
             copy = parallel_state.get_expert_data_parallel_rank()
         is_here = rank in (None, parallel_state.get_expert_model_parallel_rank())
         if is_here and copy == 0 and stages[name][0] == parallel_state.get_pipeline_model_parallel_rank():
-            owned.append((rule, _tensor_group(rule).rank() == 0))
+            owned.append((rule, tensor_group(rule).rank() == 0))
     return owned
 
 
 def whole_tensors(local: Mapping[str, Tensor], model: ModelConfig, rule: Rule) -> list[Tensor]:
     """The checkpoint's tensors of one of the rank's `owned_rules`, on the first rank of its tensor group; nothing on the others.
     A collective of that group."""
-    group = _tensor_group(rule)
+    group = tensor_group(rule)
     shard = local[_place(rule, model)[1]].contiguous()
     shards = [torch.empty_like(shard) for _ in range(group.size())] if group.rank() == 0 else None
     dist.gather(shard, shards, dist.get_global_rank(group, 0), group=group)
@@ -106,7 +106,7 @@ def _place(rule: Rule, model: ModelConfig) -> tuple[int | None, str]:
     return rank, rule.parameter.format(index)
 
 
-def _tensor_group(rule: Rule) -> dist.ProcessGroup:
+def tensor_group(rule: Rule) -> dist.ProcessGroup:
     """The ranks that the parameter is cut over."""
     if rule.expert is None:
         return parallel_state.get_tensor_model_parallel_group()
@@ -124,7 +124,7 @@ def _stages(local: Mapping[str, Tensor]) -> dict[str, tuple[int, torch.dtype]]:
 def _shards(local: Mapping[str, Tensor], rule: Rule, model: ModelConfig) -> Sequence[Tensor]:
     """The parameter as each rank of its tensor group has it, on all ranks of its stage."""
     rank, name = _place(rule, model)
-    group = _tensor_group(rule)
+    group = tensor_group(rule)
     shards = [torch.empty_like(local[name]) for _ in range(group.size())]
     experts = parallel_state.get_expert_model_parallel_group()
     if rank in (None, experts.rank()):

@@ -1,7 +1,7 @@
 """The stored tensors of a few plain ones: what each codec writes, and, from shapes alone, what that will be."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +32,9 @@ class Codec(Protocol):
     def encode(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Raises ValueError where a weight cannot be stored so."""
 
+    def decode(self, stored: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+        """The plain tensors of what `encode` gave for those of these names: as stored, float32 where they were quantised."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plain:
@@ -42,6 +45,9 @@ class Plain:
 
     def encode(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor.to(self.dtype) for name, tensor in tensors.items()}
+
+    def decode(self, stored: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+        return {name: stored[name] for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,9 @@ class FusedPlain:
     def encode(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {fused_name(tensors): self.shards.fuse(list(tensors.values())).to(self.dtype)}
 
+    def decode(self, stored: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+        return dict(zip(names, self.shards.split(stored[fused_name(names)], self.shards.rows), strict=True))
+
 
 class Fp8:
     """Each tensor by itself."""
@@ -66,6 +75,9 @@ class Fp8:
 
     def encode(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(pair for name, tensor in tensors.items() for pair in _fp8_pair(name, *fp8.quantize(tensor)))
+
+    def decode(self, stored: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+        return {name: fp8.dequantize(stored[name], stored[f"{name}_scale_inv"]) for name in names}
 
 
 class Mxfp4:
@@ -79,6 +91,9 @@ class Mxfp4:
         for name, tensor in tensors.items():
             stored[name], stored[f"{name}_scale"] = mxfp4.quantize(tensor)
         return stored
+
+    def decode(self, stored: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+        return {name: mxfp4.dequantize(stored[name], stored[f"{name}_scale"]) for name in names}
 
     def _specs(self, name: str, rows: int, columns: int) -> Iterator[TensorSpec]:
         yield TensorSpec(name, mxfp4.packed_shape(rows, columns), torch.uint8)
@@ -107,9 +122,15 @@ class ShardedFp8:
         of_parts = self.shards.split(values, self.shards.rows), self.shards.split(scales, self.shards.dealt_blocks)
         return dict(pair for part in zip(tensors, *of_parts, strict=True) for pair in _fp8_pair(*part))
 
+    def decode(self, stored: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+        tensors = [fused_name(names)] if self.fused else names
+        values, scales = ([stored[f"{name}{suffix}"] for name in tensors] for suffix in ("", "_scale_inv"))
+        whole = (values[0], scales[0]) if self.fused else (self.shards.fuse(values), self.shards.fuse(scales))
+        return dict(zip(names, self.shards.dequantize(*whole), strict=True))
 
-def fused_name(names: Mapping[str, object]) -> str:
-    """Of the projections whose names are the keys."""
+
+def fused_name(names: Iterable[str]) -> str:
+    """Of the projections of these names."""
     return next(iter(names)).replace(".q_proj.", ".qkv_proj.")
 
 

@@ -80,3 +80,8 @@ class QkvShards:
         shards = [fp8.quantize(shard) for shard in self.fuse(parts).chunk(self.count)]
         values, scales = zip(*shards, strict=True)
         return torch.cat(values), torch.cat(scales)
+
+    def dequantize(self, values: Tensor, scales: Tensor) -> list[Tensor]:
+        """Undo `quantize`: whole queries, keys and values, float32."""
+        pairs = zip(values.chunk(self.count), scales.chunk(self.count), strict=True)
+        return self.split(torch.cat([fp8.dequantize(*pair) for pair in pairs]), self.rows)

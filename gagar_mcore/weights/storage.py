@@ -60,6 +60,14 @@ class Storage:
         except ValueError as error:
             raise ValueError(f"{', '.join(unit)}: {error}") from error
 
+    def decode(self, unit: Sequence[str], stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The plain tensors of `unit` from their stored ones, as `weights.published` reads them."""
+        return self._codec(unit).decode(stored, unit)
+
+    def as_read(self, unit: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What a reader of the stored tensors gets. Raises ValueError as `encode` does."""
+        return self.decode(list(unit), self.encode(unit))
+
     def config(self, before: Mapping[str, Any]) -> dict[str, Any]:
         """`config.json`: the model in the spelling that goes with the names, what describes the storage, and whatever else
         `before`, another configuration of the model, tells."""
@@ -111,6 +119,14 @@ class Storage:
     @cached_property
     def _shards(self) -> dict[str, QkvShards]:
         return {f"{layer.ours}.self_attn": QkvShards.of_layer(self.model, layer.index) for layer in layer_names(self.model)}
+
+
+def quantised_format(config: Mapping[str, Any]) -> Format | None:
+    """The format of a checkpoint with this `config.json`; None where its weights are plain."""
+    quantization = config.get("quantization_config")
+    if not quantization:
+        return None
+    return "mxfp4" if quantization.get("store_dtype") == "mxfp4" else "fp8"
 
 
 def units_of(tensors: Sequence[str]) -> list[tuple[str, ...]]:

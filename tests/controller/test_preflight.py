@@ -178,12 +178,13 @@ def test_harbor_tasks_are_read_before_anything_starts(tmp_path: Path) -> None:
     ("override", "message"),
     [
         ("model.window=before_self", "model.window: before_self, but the embedded engine"),
+        (("engine.kind=sglang", "publish.format=fp8"), "publish.format: fp8, but model.init is stored in plain weights, .*bf16"),
         ("model.family=qwen3_moe", "model.family: qwen3_moe, but tiny-mimo-v2 is a mimo_v2 model"),
     ],
 )
-def test_a_model_that_the_recipe_reads_otherwise_is_refused(override: str, message: str) -> None:
+def test_a_model_that_the_recipe_reads_otherwise_is_refused(override: str | tuple[str, ...], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        preflight(load_recipe("tiny", [override]))
+        preflight(load_recipe("tiny", [override] if isinstance(override, str) else override))
 
 
 @pytest.mark.parametrize("name", ["engine", "trainer"])

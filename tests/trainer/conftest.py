@@ -128,7 +128,7 @@ def on_ranks(tmp_path_factory) -> OnRanks:
     write_stored(fused, source.read, read_companions(root / "checkpoint"), root / "fused", max_bytes=300_000)
     publish_batches(make_run(root / "faulty"), 1)
     run_ranks(1, root, "1,1,1", "sft", "losses", "memory", "replay")
-    run_ranks(2, root, "2,2,1", "sft", "train", "losses", "memory", "bit flip")
+    run_ranks(2, root, "2,2,1", "sft", "train", "losses", "memory", "bit flip", "quantise")
     return computed_on_ranks(root, layout)
 
 

@@ -1,5 +1,5 @@
 """Runs on ranks: `rank_checks.py ROOT JOB...`. A job is a layout `tp,ep,dp` to compute the same batches in, or `execution`,
-`bit flip`, `losses`, `memory`, `replay`, `sft` or `train`.
+`bit flip`, `losses`, `memory`, `quantise`, `replay`, `sft` or `train`.
 
 ROOT holds `checkpoint`, `fused`, the same weights for the fine-tuning of two ranks, `layouts` (rank 0 writes what each layout
 computed there), `data` to fine-tune on, `sampled`, the columns of a batch from the engine, and `run`."""
@@ -77,6 +77,9 @@ def main() -> None:
             continue
         if job == "replay":
             keep(replayed(root), root / "layouts" / "replay.pt")
+            continue
+        if job == "quantise":
+            keep(quantised(root), root / "layouts" / "quantise.pt")
             continue
         if job == "memory":
             keep(in_memory(root), root / "layouts" / f"memory-{dist.get_world_size()}.pt")
@@ -157,6 +160,12 @@ def execution(root: Path) -> dict[str, Any]:
     return execution_ranks.execution(root)
 
 
+def quantised(root: Path) -> dict[Any, Any]:
+    import quantise_ranks
+
+    return quantise_ranks.quantised(root)
+
+
 def every_loss(root: Path) -> dict[str, Any]:
     """`[loss][budget]`: what three steps give on one rank, or on data-parallel ones."""
     ranks = int(os.environ["WORLD_SIZE"])
@@ -189,9 +198,10 @@ def policy_and_reference(checkpoint: Path, recipe: Recipe) -> tuple[Any, Any]:
 def replayed(root: Path) -> dict[tuple[str, ...], dict[str, float]]:
     """`[routing, routers, field]`: metrics of a step on what the engine sampled with these weights. Biased routers choose
     otherwise."""
+    from gagar_mcore.records.columns import open_columns
     from gagar_mcore.trainer.policy import apply_batch
 
-    columns = {path.stem: np.load(path) for path in (root / "sampled").glob("*.npy")}
+    columns = open_columns(root / "sampled")
     results = {}
     for routing, routers, *changes in (*product(("free", "replay"), ("same", "biased")), *COUNTED):
         fields = ["trainer.tp=1", "trainer.ep=1", f"trainer.routing={routing}", *(f"trainer.{change}" for change in changes)]
@@ -266,11 +276,16 @@ def refusals(policy: Any, recipe: Recipe) -> dict[str, Any]:
 
 
 def three_steps(policy: Any, recipe: Recipe, budget: int, reference: Any = None) -> dict[str, Any]:
+    from gagar_mcore.trainer.parking import parked
     from gagar_mcore.trainer.policy import apply_batch
     from gagar_mcore.trainer.shards import gather_tensors, local_tensors
 
     recipe = recipe.model_copy(update={"trainer": with_budget(recipe.trainer, budget)})
-    metrics = [apply_batch(policy, random_batch(step), recipe, step, reference) for step in range(1, STEPS + 1)]
+    metrics = []
+    for step in range(1, STEPS + 1):
+        with parked(policy, recipe.trainer.park):
+            batch = random_batch(step)
+        metrics.append(apply_batch(policy, batch, recipe, step, reference))
     weights = {name: tensor.clone() for name, tensor in gather_tensors(local_tensors(policy.chunks), policy.model)}
     return {"metrics": metrics, "weights": weights}
 

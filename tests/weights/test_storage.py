@@ -13,7 +13,7 @@ from gagar_mcore.models.init import random_tensors
 from gagar_mcore.models.presets import attention_pattern, preset
 from gagar_mcore.weights.codecs import TensorSpec
 from gagar_mcore.weights.published import open_checkpoint
-from gagar_mcore.weights.storage import Storage
+from gagar_mcore.weights.storage import Storage, quantised_format
 from gagar_mcore.weights.stream import plan_files, write_files
 
 CASES = [
@@ -50,6 +50,32 @@ def test_what_is_written_is_read_back_within_the_bounds_of_its_format(format, na
     again = open_checkpoint(tmp_path)
     for name in chain.from_iterable(storage.units()):
         assert_near(again(name), read(name), format, name)
+
+
+@pytest.mark.parametrize("format", ["fp32", "bf16", "fp8", "mxfp4"])
+@pytest.mark.parametrize("naming", ["split", "fused"])
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_what_is_decoded_at_once_is_what_is_read_from_files_and_stays_when_stored_again(format, naming, kv_heads, tmp_path):
+    layers = {"layer_types": attention_pattern(2, (0,)), "moe_layers": (False, True)}
+    model = replace(from_hf(published_config(kv_heads, 4)), mtp_layers=1, **layers)
+    read = random_tensors(model, seed=3)
+    storage = Storage(model, format, naming)
+    (write_tensors(storage, read, tmp_path) / "config.json").write_text(json.dumps(storage.config({})))
+
+    again = open_checkpoint(tmp_path)
+    for unit in storage.units():
+        decoded = storage.as_read({name: read(name) for name in unit})
+        for name, tensor in decoded.items():
+            assert torch.equal(tensor, again(name)) and tensor.dtype == again(name).dtype, name
+        for name, tensor in storage.as_read(decoded).items():
+            assert torch.equal(tensor, decoded[name]), name
+
+
+@pytest.mark.parametrize(("maker", "format", "naming"), CASES)
+def test_the_format_is_found_in_the_configuration(maker, format, naming):
+    model = from_hf(maker.made.config)
+    assert quantised_format(Storage(model, format, naming).config({})) == format
+    assert quantised_format(Storage(model, "bf16", naming).config({})) is None
 
 
 def assert_near(found: torch.Tensor, weights: torch.Tensor, format: str, name: str) -> None:
