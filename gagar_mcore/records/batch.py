@@ -1,6 +1,5 @@
 """The batch of one step: packed tokens in columns on disk, memory-mapped by the trainer's ranks."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,11 +7,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gagar_mcore.records.columns import Column, open_columns, save_columns
 from gagar_mcore.records.store import RecordError, read_manifest
 from gagar_mcore.records.types import Trajectory
 
 KIND = "batch"
-COLUMNS = ("tokens", "logprobs", "loss_mask", "error_mask", "cu_seqlens", "advantages", "weights", "weight_version")
+TOKEN_COLUMNS: dict[str, np.dtype[Any]] = {
+    "tokens": np.dtype(np.int32),
+    "logprobs": np.dtype(np.float32),
+    "loss_mask": np.dtype(np.uint8),
+    "error_mask": np.dtype(np.uint8),
+    "weight_version": np.dtype(np.int32),
+}
+SEQUENCE_COLUMNS: dict[str, np.dtype[Any]] = {
+    "cu_seqlens": np.dtype(np.int64),
+    "advantages": np.dtype(np.float64),
+    "weights": np.dtype(np.float64),
+}
+COLUMNS = (*TOKEN_COLUMNS, *SEQUENCE_COLUMNS)
 OPTIONAL = "experts"
 
 
@@ -47,55 +59,48 @@ def versions_per_token(trajectory: Trajectory) -> npt.NDArray[np.int32]:
     versions = np.full(len(trajectory.token_ids), -1, np.int32)
     for span in trajectory.weight_spans:
         versions[span.start : span.end] = span.version
-    return np.where(np.asarray(trajectory.loss_mask) == 1, versions, -1).astype(np.int32)
+    versions[np.asarray(trajectory.loss_mask, np.uint8) == 0] = -1
+    return versions
 
 
 def errors_per_token(trajectory: Trajectory) -> npt.NDArray[np.uint8]:
     """The `error_mask` of one trajectory. Tokens of a turn that a deadline cut off, before its call was judged, have 0."""
-    failed = np.repeat([not turn.ok for turn in trajectory.turns], [turn.generated_tokens for turn in trajectory.turns])
     errors = np.zeros(len(trajectory.token_ids), np.uint8)
-    errors[np.flatnonzero(trajectory.loss_mask)[: len(failed)]] = failed
+    if not all(turn.ok for turn in trajectory.turns):
+        failed = np.repeat([not turn.ok for turn in trajectory.turns], [turn.generated_tokens for turn in trajectory.turns])
+        errors[np.flatnonzero(np.asarray(trajectory.loss_mask, np.uint8))[: len(failed)]] = failed
     return errors
+
+
+def token_columns(trajectory: Trajectory) -> dict[str, Column]:
+    """`TOKEN_COLUMNS` of one trajectory, all its segments end to end."""
+    return {
+        "tokens": np.asarray(trajectory.token_ids, np.int32),
+        "logprobs": np.asarray(trajectory.logprobs, np.float32),
+        "loss_mask": np.asarray(trajectory.loss_mask, np.uint8),
+        "error_mask": errors_per_token(trajectory),
+        "weight_version": versions_per_token(trajectory),
+    }
 
 
 def trained_segments(trajectory: Trajectory) -> list[tuple[int, int]]:
     """The segments that become sequences of a batch: those in which the policy generated anything."""
-    return [(start, end) for start, end in trajectory.segments if any(trajectory.loss_mask[start:end])]
-
-
-def pack(trajectories: Sequence[Trajectory], advantages: Sequence[float], weights: Sequence[float]) -> Batch:
-    """The batch of trajectories, their advantages and the weights of their tokens."""
-    segments = [trained_segments(t) for t in trajectories]
-    counts = [len(own) for own in segments]
-
-    def column(dtype: type, values: Callable[[Trajectory], Any]) -> npt.NDArray[Any]:
-        whole = ((np.asarray(values(t), dtype), own) for t, own in zip(trajectories, segments, strict=True))
-        return np.concatenate([tokens[start:end] for tokens, own in whole for start, end in own])
-
-    return Batch(
-        tokens=column(np.int32, lambda t: t.token_ids),
-        logprobs=column(np.float32, lambda t: t.logprobs),
-        loss_mask=column(np.uint8, lambda t: t.loss_mask),
-        error_mask=column(np.uint8, errors_per_token),
-        cu_seqlens=np.cumsum([0, *(end - start for own in segments for start, end in own)], dtype=np.int64),
-        advantages=np.repeat(np.asarray(advantages, np.float64), counts),
-        weights=np.repeat(np.asarray(weights, np.float64), counts),
-        weight_version=column(np.int32, versions_per_token),
-    )
+    mask = np.asarray(trajectory.loss_mask, np.uint8)
+    return [(start, end) for start, end in trajectory.segments if mask[start:end].any()]
 
 
 def write_columns(batch: Batch, directory: Path) -> None:
-    for name in (*COLUMNS, OPTIONAL) if batch.experts is not None else COLUMNS:
-        np.save(directory / f"{name}.npy", getattr(batch, name))
+    """Fill a directory that is published with kind `KIND`."""
+    present = (*COLUMNS, OPTIONAL) if batch.experts is not None else COLUMNS
+    save_columns(directory, {name: getattr(batch, name) for name in present})
 
 
 def read_batch(directory: Path, min_epoch: int = 0) -> tuple[Batch, dict[str, Any]]:
     """The batch of a published directory, memory-mapped, and its manifest's metadata. Raises RecordError, also where a column
     is lacking."""
     manifest = read_manifest(directory, KIND, min_epoch)
-    if lacking := [name for name in COLUMNS if f"{name}.npy" not in manifest.files]:
+    columns = open_columns(directory)
+    if lacking := [name for name in COLUMNS if name not in columns]:
         names = ", ".join(lacking)
         raise RecordError(f"{directory}: has no {names}; another version wrote it, begin the run anew in another output")
-    present = (*COLUMNS, OPTIONAL) if f"{OPTIONAL}.npy" in manifest.files else COLUMNS
-    columns = {name: np.load(directory / f"{name}.npy", mmap_mode="r") for name in present}
     return Batch(**columns), manifest.meta

@@ -45,9 +45,9 @@ class RunLayout:
     def logs(self) -> Path:
         return self.root / "logs"
 
-    def server(self, role: str) -> Path:
-        """Address and keys of the server that `gagar serve` runs, while it runs."""
-        return self.root / "servers" / f"{role}.json"
+    def server(self, name: str) -> Path:
+        """Address and keys of the server that `gagar serve` runs, while it runs; named by its role first."""
+        return self.root / "servers" / f"{name}.json"
 
     def step(self, step: int) -> Path:
         return self.root / "steps" / f"{step:06d}"

@@ -1,6 +1,5 @@
 """Records to plain JSON data and back, driven by the dataclasses' own types."""
 
-from dataclasses import asdict
 from functools import cache
 from typing import Any, TypeVar
 
@@ -15,7 +14,8 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
 
 
 def to_plain(record: Any) -> dict[str, Any]:
-    return asdict(record)
+    plain: dict[str, Any] = _adapter(type(record)).dump_python(record)  # type: ignore[arg-type]
+    return plain
 
 
 def from_plain(kind: type[Record], data: Any) -> Record:

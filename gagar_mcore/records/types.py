@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-InvalidReason = Literal["sandbox_lost", "verifier_failed", "engine_failed"]
-EndReason = Literal["finished", "max_turns", "max_tokens", "max_context", "deadline", "invalid"]
+from gagar_mcore.records.packed import Float32, Int32, Uint8, pack
+
+InvalidReason = Literal["sandbox_lost", "verifier_failed", "engine_failed", "agent_failed"]
+EndReason = Literal["finished", "max_turns", "max_tokens", "max_context", "max_bytes", "agent_failed", "deadline", "invalid"]
 DropReason = Literal["all_pass", "all_fail", "too_few_valid", "all_hacked"]
 TestStatus = Literal["passed", "failed", "error", "missing"]
 
@@ -58,8 +60,9 @@ class Lengths:
 class Trajectory:
     """One session of the policy on one task, token-exact, with its verification.
 
-    token_ids, logprobs, loss_mask: `[num_tokens]`; logprobs are those of the sampling distribution, 0.0 where
-    `loss_mask` is 0. `loss_mask` is 1 on generated tokens only (stop tokens included where the model generated them).
+    token_ids, logprobs, loss_mask: `[num_tokens]`, kept as arrays, which equal no list; logprobs are those of the sampling
+    distribution, 0.0 where `loss_mask` is 0. `loss_mask` is 1 on generated tokens only (stop tokens included where the model
+    generated them).
     `segment_starts`: where its segments begin, rising from 0. A segment is a token sequence of its own, trained without sight of
     the others: the policy's context was made anew there. Credit, weight spans and turns are the whole trajectory's.
     `patch` is text with surrogate escapes where the policy wrote bytes that are not UTF-8. `experts` is the size and sha256 of
@@ -70,9 +73,9 @@ class Trajectory:
     group_id: str
     task_id: str
     member: int
-    token_ids: list[int]
-    logprobs: list[float]
-    loss_mask: list[int]
+    token_ids: Int32
+    logprobs: Float32
+    loss_mask: Uint8
     weight_spans: list[WeightSpan]
     turns: list[Turn]
     patch: str
@@ -86,6 +89,10 @@ class Trajectory:
     experts: tuple[int, str] | None = None
     segment_starts: list[int] = field(default_factory=lambda: [0])
 
+    def __post_init__(self) -> None:
+        for name, code in (("token_ids", "i"), ("logprobs", "f"), ("loss_mask", "B")):
+            object.__setattr__(self, name, pack(code, getattr(self, name)))
+
     @property
     def segments(self) -> list[tuple[int, int]]:
         """The tokens `[start, end)` of each segment, in order."""
@@ -93,7 +100,7 @@ class Trajectory:
 
     @property
     def generated_tokens(self) -> int:
-        return sum(self.loss_mask)
+        return bytes(self.loss_mask).count(1)
 
     @property
     def lengths(self) -> Lengths:

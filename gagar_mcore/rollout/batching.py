@@ -1,59 +1,57 @@
-"""From groups to the batch of one step."""
+"""From groups to the batch of one step, on disk as they complete."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gagar_mcore.credit import Aggregation, aggregation_weights
-from gagar_mcore.records.batch import OPTIONAL, Batch, pack, trained_segments, write_columns
-from gagar_mcore.records.experts import UNKNOWN, open_experts
+from gagar_mcore.records.batch import trained_segments
+from gagar_mcore.records.batch_writer import BatchWriter
+from gagar_mcore.records.experts import open_experts
 from gagar_mcore.records.layout import RunLayout
-from gagar_mcore.records.types import Trajectory
+from gagar_mcore.records.store import FileSum
+from gagar_mcore.records.types import Group, Trajectory
 from gagar_mcore.rollout.group import FinishedGroup
 
 
-def build_batch(groups: Sequence[FinishedGroup], aggregation: Aggregation) -> tuple[Batch, list[Trajectory]]:
-    """The batch, but for its `experts`, of the valid trajectories of `groups`, and these, in order; the prompts of `prompt-mean`
-    are the groups. A trajectory weighs as much in several segments as in one."""
-    members = [
-        (t, g.group.credit.advantages[t.id], g.group.id)
-        for g in groups
-        for t in g.trajectories
-        if t.id in g.group.credit.advantages and t.generated_tokens
-    ]
-    trajectories = [t for t, _, _ in members]
-    weights = aggregation_weights([t.generated_tokens for t in trajectories], [group for _, _, group in members], aggregation)
-    return pack(trajectories, [advantage for _, advantage, _ in members], weights), trajectories
+class BatchBuilder:
+    """Writes groups, one after the other, into the columns of a step's batch; it keeps nothing of them but numbers a
+    trajectory."""
+
+    def __init__(self, directory: Path, layout: RunLayout) -> None:
+        self._layout = layout
+        self._writer = BatchWriter(directory)
+        self._owners: list[str] = []  # of each sequence, its trajectory
+        self._tokens: list[int] = []  # of each trajectory, how many it generated
+        self._prompts: list[str] = []  # of each trajectory, its group
+
+    def append(self, group: Group, trajectories: Iterable[Trajectory]) -> None:
+        """Those of the group's trajectories that have an advantage and generated anything, in order. Raises RecordError where
+        recorded experts are missing or damaged."""
+        for trajectory in trajectories:
+            advantage = group.credit.advantages.get(trajectory.id)
+            if advantage is None or not trajectory.generated_tokens:
+                continue
+            path = self._layout.experts(group.step, trajectory.id)
+            experts = None if trajectory.experts is None else open_experts(path, trajectory.experts)
+            self._writer.append(trajectory, advantage, experts)
+            self._owners += [trajectory.id] * len(trained_segments(trajectory))
+            self._tokens.append(trajectory.generated_tokens)
+            self._prompts.append(group.id)
+
+    def finish(self, aggregation: Aggregation) -> tuple[dict[str, Any], dict[str, FileSum]]:
+        """What the manifest says of the batch, and the sums of its files. The prompts of `prompt-mean` are the groups; a
+        trajectory weighs as much in several segments as in one."""
+        sums = self._writer.finish(aggregation_weights(self._tokens, self._prompts, aggregation))
+        return {"trajectory_ids": self._owners, "prompts": len(set(self._prompts))}, sums
 
 
 def fill_batch(
-    directory: Path, layout: RunLayout, groups: Sequence[FinishedGroup], aggregation: Aggregation, step: int, next_position: int
+    directory: Path, layout: RunLayout, groups: Sequence[FinishedGroup], aggregation: Aggregation, step: int, next_position: Any
 ) -> dict[str, Any]:
-    """Write the columns of a step's batch and return its metadata (see `publish_directory`). Raises RecordError where recorded
-    experts are missing or damaged."""
-    batch, trajectories = build_batch(groups, aggregation)
-    write_columns(batch, directory)
-    write_experts(directory / f"{OPTIONAL}.npy", layout, step, trajectories)
-    owners = [t.id for t in trajectories for _ in trained_segments(t)]
-    return {"step": step, "trajectory_ids": owners, "next_position": next_position, "prompts": len(groups)}
-
-
-def write_experts(path: Path, layout: RunLayout, step: int, trajectories: Sequence[Trajectory]) -> None:
-    """Write the batch's column of recorded experts from the trajectories' files, one at a time; nothing where there are none."""
-    files = {t.id: (layout.experts(step, t.id), t.experts) for t in trajectories if t.experts is not None}
-    if not files:
-        return
-    shape = open_experts(*next(iter(files.values()))).shape[1:]
-    tokens = sum(end - start for t in trajectories for start, end in trained_segments(t))
-    column = np.lib.format.open_memmap(path, "w+", np.int16, (tokens, *shape))
-    written = 0
-    for trajectory in trajectories:
-        experts = open_experts(*files[trajectory.id]) if trajectory.id in files else column[:0]
-        for start, end in trained_segments(trajectory):
-            rows = column[written : (written := written + end - start)]
-            known = experts[start:end]
-            rows[: len(known)] = known
-            rows[len(known) :] = UNKNOWN
-    column.flush()
+    """Write the columns of a step's batch and return its metadata (see `publish_directory`)."""
+    builder = BatchBuilder(directory, layout)
+    for group in groups:
+        builder.append(group.group, group.trajectories)
+    meta, _ = builder.finish(aggregation)
+    return {"step": step, "next_position": next_position, **meta}

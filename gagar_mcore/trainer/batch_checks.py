@@ -104,7 +104,7 @@ def is_uneven(experts: Column) -> bool:
 def column_file(batch: Batch, column: str) -> str:
     """Where it lies, as far as the batch was read from a directory."""
     file = getattr(batch.tokens, "filename", None)
-    return f"{Path(file).parent / column}.npy" if file else f"batch: {column}"
+    return f"{Path(file).parent / column}.bin" if file else f"batch: {column}"
 
 
 def times(sizes: Iterable[int]) -> str:

@@ -1,20 +1,33 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 
-from gagar_mcore.records.batch import COLUMNS, KIND, pack, read_batch, write_columns
+from gagar_mcore.records.batch import COLUMNS, KIND, Batch, read_batch, write_columns
+from gagar_mcore.records.batch_writer import BatchWriter
+from gagar_mcore.records.columns import open_columns, save_columns
 from gagar_mcore.records.serialize import from_plain, to_plain
 from gagar_mcore.records.store import RecordError, publish_directory, publish_json, read_json
 from gagar_mcore.records.types import Trajectory, Turn, Verification, WeightSpan
 
 
+def pack(trajectories: Sequence[Trajectory], advantages: Sequence[float], weights: Sequence[float]) -> Batch:
+    """As a writer packs them."""
+    with TemporaryDirectory() as folder:
+        writer = BatchWriter(Path(folder))
+        for trajectory, advantage in zip(trajectories, advantages, strict=True):
+            writer.append(trajectory, advantage)
+        writer.finish(weights)
+        return Batch(**{name: np.array(column) for name, column in open_columns(Path(folder)).items()})
+
+
 def test_packing_keeps_every_token_of_every_sequence(make_trajectory: Callable[..., Trajectory]) -> None:
     first, second = make_trajectory(0, generated=3), make_trajectory(1, generated=2, context=1)
     batch = pack([first, second], [0.5, -0.5], [0.1, 0.2])
-    assert batch.tokens.tolist() == first.token_ids + second.token_ids
-    assert batch.loss_mask.tolist() == first.loss_mask + second.loss_mask
+    assert batch.tokens.tolist() == [*first.token_ids, *second.token_ids]
+    assert batch.loss_mask.tolist() == [*first.loss_mask, *second.loss_mask]
     assert batch.cu_seqlens.tolist() == [0, 7, 10]
     assert batch.num_sequences == 2
 
@@ -79,8 +92,8 @@ def test_errors_cover_the_generated_tokens_of_failed_turns_only(make_trajectory:
 
 def test_a_batch_without_a_column_is_refused_by_name(tmp_path: Path, make_trajectory: Callable[..., Trajectory]) -> None:
     def fill(directory: Path) -> dict[str, int]:
-        write_columns(pack([make_trajectory()], [1.0], [1.0]), directory)
-        (directory / "error_mask.npy").unlink()
+        batch = pack([make_trajectory()], [1.0], [1.0])
+        save_columns(directory, {name: getattr(batch, name) for name in COLUMNS if name != "error_mask"})
         return {}
 
     publish_directory(tmp_path / "batch", KIND, 1, fill)

@@ -56,5 +56,5 @@ def test_a_column_is_named_by_its_file(tmp_path):
 
     batch = random_batch(0)
     publish_directory(tmp_path / "batch", "batch", 1, lambda directory: write_columns(batch, directory) or {})
-    assert column_file(read_batch(tmp_path / "batch")[0], "experts") == str(tmp_path / "batch" / "experts.npy")
+    assert column_file(read_batch(tmp_path / "batch")[0], "experts") == str(tmp_path / "batch" / "experts.bin")
     assert column_file(batch, "tokens") == "batch: tokens"

@@ -8,6 +8,7 @@ import pytest
 from rank_checks import COUNTED
 from sampled_batches import ROWS, SESSIONS
 
+from gagar_mcore.records.columns import open_columns
 from gagar_mcore.records.experts import UNKNOWN
 
 pytestmark = pytest.mark.timeout(600)  # the first test starts the ranks
@@ -20,8 +21,9 @@ def logprob_difference(on_ranks, *case: str) -> float:
 def test_routers_with_the_same_weights_choose_what_the_engine_recorded(on_ranks):
     """Over sessions of several turns, some of which lost their cache on the way; one token of each was never read."""
     assert ROWS < SESSIONS
-    unknown = (np.load(on_ranks.root / "sampled" / "experts.npy") == UNKNOWN).all(axis=(1, 2))
-    ends = np.load(on_ranks.root / "sampled" / "cu_seqlens.npy")[1:]
+    columns = open_columns(on_ranks.root / "sampled")
+    unknown = (columns["experts"] == UNKNOWN).all(axis=(1, 2))
+    ends = columns["cu_seqlens"][1:]
     assert np.flatnonzero(unknown).tolist() == (ends - 1).tolist()
     assert on_ranks.layouts["replay"]["replay", "same"]["train/router_agreement"] > 0.999
     assert "train/router_agreement" not in on_ranks.layouts["replay"]["free", "same"]
