@@ -1,6 +1,7 @@
 """Sandboxes in which code that a policy wrote may run."""
 
 from gagar_sandbox.doctor import Check, diagnose
+from gagar_sandbox.forwarding import forwarding
 from gagar_sandbox.pool import LocalPool
 from gagar_sandbox.types import (
     ExecResult,
@@ -25,4 +26,5 @@ __all__ = [
     "SandboxSpec",
     "SandboxUnavailable",
     "diagnose",
+    "forwarding",
 ]

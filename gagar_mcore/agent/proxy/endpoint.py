@@ -1,0 +1,65 @@
+"""The paths of the proxy: what may be asked, with which key, and what is answered."""
+
+import hmac
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gagar_mcore.agent.proxy.anthropic_api import Anthropic
+from gagar_mcore.agent.proxy.api import DONE, Api
+from gagar_mcore.agent.proxy.conversation import Refused
+from gagar_mcore.agent.proxy.http import HttpRequest, HttpResponse
+from gagar_mcore.agent.proxy.openai_api import OpenAi, models
+from gagar_mcore.agent.proxy.recorder import Recorder
+
+OPENAI, ANTHROPIC = OpenAi(), Anthropic()
+PATHS: Mapping[tuple[str, str], Api] = {
+    ("GET", "/v1/models"): OPENAI,
+    ("POST", "/v1/chat/completions"): OPENAI,
+    ("POST", "/v1/messages"): ANTHROPIC,
+}
+
+
+class Endpoint:
+    """Answers requests that carry `key` from the session of `recorder`, and knows of no other."""
+
+    def __init__(self, recorder: Recorder, key: str) -> None:
+        self._recorder = recorder
+        self._key = key.encode()
+
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        api = PATHS.get((request.method, request.path), ANTHROPIC if request.path.startswith("/v1/messages") else OPENAI)
+        try:
+            return await self._answer(request, api)
+        except Refused as refused:
+            return _json(api.error(refused), refused.status)
+
+    async def _answer(self, request: HttpRequest, api: Api) -> HttpResponse:
+        if (request.method, request.path) not in PATHS:
+            raise Refused(404, "not_found_error", f"{request.method} {request.path}: there is no such path here")
+        if not hmac.compare_digest(_key_of(request), self._key):
+            raise Refused(401, "authentication_error", "the key is not that of this session")
+        if request.body is None:
+            raise Refused(413, "invalid_request_error", f"the body is larger than {self._recorder.bounds.request_bytes} bytes")
+        if request.method == "GET":
+            return _json(models())
+        self._recorder.read(len(request.body))
+        asked = api.read(request.body)
+        answered = await self._recorder.answer(asked.asked)
+        if not asked.stream:
+            return _json(api.write(answered))
+        return HttpResponse(200, b"".join(_event(name, data) for name, data in api.events(answered)), "text/event-stream")
+
+
+def _key_of(request: HttpRequest) -> bytes:
+    given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
+    return given.encode("latin-1")
+
+
+def _json(value: Any, status: int = 200) -> HttpResponse:
+    return HttpResponse(status, json.dumps(value).encode())
+
+
+def _event(name: str | None, data: Any) -> bytes:
+    line = DONE if data == DONE else json.dumps(data)
+    return (f"event: {name}\n" if name else "").encode() + f"data: {line}\n\n".encode()

@@ -1,0 +1,88 @@
+"""Segments: token sequences of one session, each a conversation that only ever grew."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gagar_mcore.agent.calls import Answer, CallError, Tool
+from gagar_mcore.agent.context import Context
+from gagar_mcore.agent.proxy.conversation import Asked, Call, Message, Said, invalid, same
+from gagar_mcore.agent.renderer import Renderer
+from gagar_mcore.agent.session import Transcript
+from gagar_mcore.engine.protocol import Generation
+from gagar_mcore.records.types import Turn
+
+Identity = tuple[str, tuple[Call, ...]]
+
+
+@dataclass(slots=True)
+class Segment:
+    """`history` is what the tokens of `transcript` say; the last message is the policy's. A busy one is being continued."""
+
+    number: int
+    tools: tuple[Tool, ...]
+    transcript: Transcript = field(default_factory=Transcript)
+    history: list[Message] = field(default_factory=list)
+    busy: bool = False
+
+    def extended_by(self, asked: Asked) -> bool:
+        known = len(self.history)
+        return not self.busy and self.tools == asked.tools and same(asked.messages[:known], self.history)
+
+    def context(self, asked: Asked, renderer: Renderer, spoken: Mapping[Identity, list[int]]) -> list[int]:
+        """The ids that stand between what is recorded and the answer to `asked`. Raises Refused."""
+        new = asked.messages[len(self.history) :]
+        opened = self.transcript.token_ids
+        try:
+            ids = render(new, renderer, asked.tools, spoken, opening=not opened)
+        except CallError as error:
+            raise invalid(f"messages: a call of the assistant cannot be written in this model's format: {error}") from error
+        return _closing(opened, renderer) + ids if opened else ids
+
+    def record(self, asked: Asked, context: list[int], generation: Generation, said: Said, turn: Turn) -> None:
+        new = asked.messages[len(self.history) :]
+        if (turns := self.transcript.turns) and new:
+            turns[-1] = replace(turns[-1], observation="\n".join(m.text for m in new if isinstance(m, Context)))
+        self.transcript.add_context(context)
+        self.transcript.add_generation(generation)
+        self.transcript.turns.append(turn)
+        self.history += [*new, said]
+
+
+def render(
+    messages: Sequence[Message], renderer: Renderer, tools: Sequence[Tool], spoken: Mapping[Identity, list[int]], opening: bool
+) -> list[int]:
+    """Ids of messages up to where an answer begins. What the policy has said before in this session is written with the ids that
+    it generated; only what it never said is rendered. Raises CallError."""
+    ids: list[int] = []
+    waiting: list[Context] = []
+    for message in messages:
+        if isinstance(message, Context):
+            waiting.append(message)
+            continue
+        ids += renderer.opening(waiting, tools) if opening else renderer.following(waiting)
+        answer = spoken.get(message.identity) or renderer.answer(
+            Answer(message.text, message.thinking, tuple(call.said for call in message.calls))
+        )
+        ids += answer + _closing(answer, renderer)
+        waiting, opening = [], False
+    return ids + (renderer.opening(waiting, tools) if opening else renderer.following(waiting))
+
+
+def _closing(ids: Sequence[int], renderer: Renderer) -> list[int]:
+    """The end of a turn that the policy did not end itself: its answer was cut."""
+    return [] if ids and ids[-1] in renderer.stop_token_ids else [renderer.stop_token_ids[0]]
+
+
+def joined(segments: Sequence[Segment]) -> tuple[Transcript, list[int]]:
+    """The segments in one transcript, and where each of them begins."""
+    whole, starts = Transcript(), []
+    for segment in segments:
+        own, start = segment.transcript, len(whole.token_ids)
+        starts.append(start)
+        whole.token_ids += own.token_ids
+        whole.logprobs += own.logprobs
+        whole.loss_mask += own.loss_mask
+        whole.weight_spans += [replace(span, start=span.start + start, end=span.end + start) for span in own.weight_spans]
+        whole.turns += [replace(turn, index=len(whole.turns) + i) for i, turn in enumerate(own.turns)]
+        whole.routed += [replace(routed, start=routed.start + start) for routed in own.routed]
+    return whole, starts or [0]
