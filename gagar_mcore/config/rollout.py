@@ -1,9 +1,9 @@
 """Recipe sections of stage a: tasks, sandbox, engine, rollout, verification."""
 
 import ipaddress
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from gagar_mcore.config.base import Section
 from gagar_mcore.devices import Device
@@ -52,7 +52,9 @@ class ServerSection(Section):
     """SGLang's server. `python` is the interpreter that has SGLang (None: this one), `port` 0 a free one. Layers are split over
     `tp` GPUs and experts over `ep` of them. `precision` None is fp32 on a CPU and bf16 on a GPU; `memory_share` is what weights
     and cache take of a GPU (None: as SGLang finds). `drafts` tokens a step are guessed by the model's layers of multi-token
-    prediction. `running` is what happens to requests at work when weights change: they `finish` first, `abort`, `retract` and
+    prediction. `update` is how new weights come, see docs/serving.md: read from the published directory (`disk`), through shared
+    memory on this host (`tensor`), broadcast by the trainer (`distributed`), or as what changed in them (`delta`).
+    `running` is what happens to requests at work when weights change: they `finish` first, `abort`, `retract` and
     read their context again with the new weights, or go on `in_place`. A server without a sign of health for `health_deadline_s`
     is dead. `attach` is the file that `gagar serve policy` writes: its server is used, and none is started."""
 
@@ -65,8 +67,15 @@ class ServerSection(Section):
     precision: Literal["fp32", "bf16"] | None = None
     memory_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     drafts: Count = 0
+    update: Literal["disk", "tensor", "distributed", "delta"] = "disk"
     running: Literal["finish", "abort", "retract", "in_place"] = "retract"
     health_deadline_s: Seconds = 30.0
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.running == "finish" and self.update in ("tensor", "distributed"):
+            raise ValueError(f"running: finish lets requests in between the parts of an update={self.update}; set running=retract")
+        return self
 
 
 class EngineSection(Section):
