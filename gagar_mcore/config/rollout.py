@@ -74,7 +74,7 @@ class ServerSection(Section):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.running == "finish" and self.update in ("tensor", "distributed"):
-            raise ValueError(f"running: finish lets requests in between the parts of an update={self.update}; set running=retract")
+            raise ValueError(f"running: finish lets requests in between the parts of update={self.update}; set running=retract")
         return self
 
 
