@@ -1,0 +1,63 @@
+"""Every token of a session, as it was read or generated."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gagar_mcore.engine.protocol import Generation, RoutedTokens
+from gagar_mcore.records.experts import UNKNOWN, Experts
+from gagar_mcore.records.types import Turn, WeightSpan
+
+
+@dataclass(slots=True)
+class Transcript:
+    """The session so far; `token_ids`, `logprobs` and `loss_mask` always have equal lengths. `segment_starts` as in a
+    `Trajectory`; `answers`: the tokens `[start, end)` that each turn generated."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    loss_mask: list[int] = field(default_factory=list)
+    weight_spans: list[WeightSpan] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    routed: list[RoutedTokens] = field(default_factory=list)
+    segment_starts: list[int] = field(default_factory=lambda: [0])
+    answers: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def context(self) -> list[int]:
+        """What the policy reads next: the newest segment."""
+        return self.token_ids[self.segment_starts[-1] :]
+
+    @property
+    def context_length(self) -> int:
+        return len(self.token_ids) - self.segment_starts[-1]
+
+    def begin_segment(self, ids: list[int]) -> None:
+        """From here on the policy reads `ids` in place of all that was before."""
+        self.segment_starts.append(len(self.token_ids))
+        self.add_context(ids)
+
+    def add_context(self, ids: list[int]) -> None:
+        self.token_ids += ids
+        self.logprobs += [0.0] * len(ids)
+        self.loss_mask += [0] * len(ids)
+
+    def add_generation(self, generation: Generation) -> None:
+        offset = len(self.token_ids)
+        self.token_ids += generation.token_ids
+        self.logprobs += generation.logprobs
+        self.loss_mask += [1] * len(generation.token_ids)
+        self.weight_spans += [WeightSpan(s.version, s.start + offset, s.end + offset) for s in generation.weight_spans]
+        self.answers.append((offset, len(self.token_ids)))
+        if (new := generation.routed) is not None:
+            start = new.start + self.segment_starts[-1]
+            self.routed = [*(earlier for earlier in self.routed if earlier.start < start), RoutedTokens(start, new.experts)]
+
+    def experts(self) -> Experts | None:
+        """Of every token, `UNKNOWN` where the engine has not said; what it said last counts. None where it never did."""
+        if not self.routed:
+            return None
+        experts = np.full((len(self.token_ids), *self.routed[0].experts.shape[1:]), UNKNOWN, np.int16)
+        for routed in self.routed:
+            experts[routed.start : routed.start + len(routed.experts)] = routed.experts
+        return experts
