@@ -102,7 +102,9 @@ def with_socket(recorder: Recorder, use: Callable[[str], Awaitable[None]]) -> No
 
 def client_of(socket: str) -> httpx.AsyncClient:
     headers = {"authorization": f"Bearer {SECRET}"}
-    return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=socket, verify=False), base_url="http://proxy", headers=headers, timeout=30)
+    return httpx.AsyncClient(
+        transport=httpx.AsyncHTTPTransport(uds=socket, verify=False), base_url="http://proxy", headers=headers, timeout=30
+    )
 
 
 def with_client(recorder: Recorder, use: Callable[[httpx.AsyncClient], Awaitable[None]]) -> None:
