@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gagar_mcore.agent.answering import Answering
 from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.agent.tools import ToolResult, ToolSession, ToolSet
 from gagar_mcore.engine.protocol import Engine, EngineError, GenerateRequest, Generation, RoutedTokens
@@ -14,6 +15,7 @@ from gagar_mcore.randomness import derive_seed
 from gagar_mcore.records.experts import UNKNOWN, Experts
 from gagar_mcore.records.store import FileSum
 from gagar_mcore.records.types import EndReason, InvalidReason, Trajectory, Turn, WeightSpan
+from gagar_mcore.tasks.question import Problem, Question
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.patch import BASE, extract_patch
 from gagar_sandbox.types import Limits, SandboxLost, SandboxPool, SandboxSpec
@@ -92,8 +94,8 @@ class SessionRunner:
     sandbox_limits: Limits
     keep_experts: Callable[[SessionKey, Experts], FileSum] | None = None
 
-    async def run(self, key: SessionKey, task: Task, engine: Engine) -> Trajectory:
-        """The ended session, its patch not yet verified (reward 0). A failure of the infrastructure makes it invalid;
+    async def run(self, key: SessionKey, task: Problem, engine: Engine) -> Trajectory:
+        """The ended session, its patch or answer not yet verified (reward 0). A failure of the infrastructure makes it invalid;
         a session past its deadline has failed."""
         started = time.monotonic()
         transcript = Transcript()
@@ -103,7 +105,10 @@ class SessionRunner:
         detail = ""
         try:
             async with asyncio.timeout(min(self.limits.deadline_s, task.agent_timeout_s)):
-                end, patch = await self._in_sandbox(key, task, engine, transcript)
+                if isinstance(task, Question):
+                    end, patch = await self._answer(key, task, engine, transcript)
+                else:
+                    end, patch = await self._in_sandbox(key, task, engine, transcript)
         except TimeoutError:
             end = "deadline"
         except EngineError as error:
@@ -138,6 +143,11 @@ class SessionRunner:
         if self.keep_experts is None or experts is None:
             return None
         return await asyncio.to_thread(self.keep_experts, key, experts)
+
+    async def _answer(self, key: SessionKey, task: Question, engine: Engine, transcript: Transcript) -> tuple[EndReason, str]:
+        transcript.add_context(self.renderer.prompt(task.instruction))
+        end = await self._turns(key, Answering(), engine, transcript)
+        return end, transcript.turns[-1].action if end == "finished" else ""
 
     async def _in_sandbox(self, key: SessionKey, task: Task, engine: Engine, transcript: Transcript) -> tuple[EndReason, str]:
         spec = SandboxSpec(task.repository, task.workdir, {BASE: task.repository}, self.sandbox_limits)

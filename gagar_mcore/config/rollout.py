@@ -1,4 +1,4 @@
-"""Recipe sections of stage a: tasks, sandbox, engine, rollout, verification."""
+"""Recipe sections of stage a: sandbox, engine, rollout, verification."""
 
 import ipaddress
 from typing import Annotated, Literal, Self
@@ -13,17 +13,7 @@ MOST = 10**9  # that a recipe counts to, so that sums and clocks stay in range
 Count = Annotated[int, Field(ge=0, le=MOST)]
 Positive = Annotated[int, Field(ge=1, le=MOST)]
 Seconds = Annotated[float, Field(gt=0, le=MOST)]
-
-
-class TasksSection(Section):
-    """Where tasks come from. `generated`: bug-repair tasks made from `seed`; `harbor`: task directories below `path`."""
-
-    source: Literal["generated", "harbor"] = "generated"
-    path: str | None = None
-    count: Positive = 256
-    seed: int = 1
-    heldout_count: Count = 64
-    heldout_seed: int = 90001
+Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class SandboxSection(Section):
@@ -94,8 +84,9 @@ class EngineSection(Section):
 class RolloutSection(Section):
     """One step collects `groups_per_step` groups of `group_size` trajectories with mixed outcomes; at most
     `oversample * groups_per_step` groups are sampled for it. A session that does not finish by itself scores 0 unless
-    `submit_unfinished`. While sandboxes or the engine are out, a group is tried again for `outage_wait_s`. In deterministic runs
-    the deadline must be out of reach: it is wall time."""
+    `submit_unfinished`. Where another turn does not fit into `max_context`, a session stops, or `overflow: compact` begins a new
+    segment with what was done in short. While sandboxes or the engine are out, a group is tried again for `outage_wait_s`. In
+    deterministic runs the deadline must be out of reach: it is wall time."""
 
     groups_per_step: Positive = 16
     group_size: Annotated[Positive, Field(ge=2)] = 8
@@ -103,7 +94,8 @@ class RolloutSection(Section):
     max_turns: Positive = 7
     max_new_tokens: Positive = 32
     max_context: Positive = 500
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    overflow: Literal["stop", "compact"] = "stop"
+    temperature: Temperature = 1.0
     tools: Literal["compact", "bash"] = "compact"
     submit_unfinished: bool = False
     session_deadline_s: Seconds = 300.0

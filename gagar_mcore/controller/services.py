@@ -1,9 +1,9 @@
 """Everything a run needs alive: sandboxes, engine, trainer, grading, tasks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -30,8 +30,10 @@ from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import FileSum
 from gagar_mcore.rollout.group import Event, GroupPipeline, Sampler
 from gagar_mcore.tasks.order import TaskOrder
+from gagar_mcore.tasks.question import Problem
 from gagar_mcore.tasks.source import heldout_tasks, training_tasks
-from gagar_mcore.tasks.task import Task
+from gagar_mcore.verify.answers import AnswerVerifier
+from gagar_mcore.verify.judge import Judge
 from gagar_mcore.verify.verifier import Verifier
 from gagar_sandbox import LocalPool
 from gagar_sandbox.types import Limits, SandboxPool
@@ -47,7 +49,7 @@ class RolloutServices:
     scheduler: Scheduler
     mix: TaskMix
     history: History
-    heldout: list[Task]
+    heldout: list[Problem]
 
 
 def sandbox_limits(recipe: Recipe) -> Limits:
@@ -58,6 +60,13 @@ def sandbox_limits(recipe: Recipe) -> Limits:
 def session_limits(recipe: Recipe) -> SessionLimits:
     r = recipe.rollout
     return SessionLimits(r.max_turns, r.max_new_tokens, r.max_context, r.temperature, r.session_deadline_s)
+
+
+def own_limits(recipe: Recipe) -> dict[str, SessionLimits]:
+    """Of the sources that set any."""
+    fields = ("max_turns", "max_new_tokens", "max_context", "temperature")
+    own = {s.name: {f: getattr(s, f) for f in fields if getattr(s, f) is not None} for s in recipe.tasks.mix}
+    return {name: replace(session_limits(recipe), **changes) for name, changes in own.items() if changes}
 
 
 def credit_params(recipe: Recipe) -> CreditParams:
@@ -85,7 +94,9 @@ def build_sampler(recipe: Recipe, engine: Engine, pools: Pools, renderer: Render
     return Sampler(
         sessions=SessionRunner(pools.sessions, tools, renderer, session_limits(recipe), limits, keep),
         engine=engine,
-        verifier=Verifier(pools.tests, limits, recipe.verify.timeout_s),
+        judge=Judge(
+            Verifier(pools.tests, limits, recipe.verify.timeout_s), AnswerVerifier(pools.tests, limits, recipe.verify.timeout_s)
+        ),
         slots=Slots(session_slots(recipe)),
         lockstep=recipe.deterministic,
         submit_unfinished=recipe.rollout.submit_unfinished,
@@ -96,8 +107,11 @@ def build_scheduler(recipe: Recipe, history: History, message: Callable[[str], N
     return Scheduler(recipe.rollout.concurrent_groups, section.task_failures, breaker, message)
 
 
-def task_mix(recipe: Recipe, tasks: Sequence[Task]) -> TaskMix:
-    return TaskMix([Source("", TaskOrder(tasks, recipe.seed))], 1 if recipe.deterministic else recipe.schedule.lookahead)
+def task_mix(recipe: Recipe, tasks: Mapping[str, Sequence[Problem]]) -> TaskMix:
+    """tasks: of each source by its name, "" where there is no mix."""
+    orders = {name: TaskOrder(some, recipe.seed) for name, some in tasks.items()}
+    mixed = [Source(s.name, orders[s.name], s.weight, s.quota, s.priority) for s in recipe.tasks.mix]
+    return TaskMix(mixed or [Source("", orders[""])], 1 if recipe.deterministic else recipe.schedule.lookahead)
 
 
 def known_tasks(run: Run) -> History:
@@ -109,6 +123,7 @@ def known_tasks(run: Run) -> History:
 
 
         reuse_identical=recipe.verify.reuse_identical,
+        own_limits=own_limits(recipe),
     )
 
 

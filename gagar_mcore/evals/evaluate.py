@@ -10,14 +10,14 @@ from gagar_mcore.records.store import publish_json, read_json
 from gagar_mcore.records.types import Trajectory
 from gagar_mcore.rollout.concurrency import gather_all
 from gagar_mcore.rollout.group import Sampler
-from gagar_mcore.rollout.metrics import trajectory_metrics
-from gagar_mcore.tasks.task import Task
+from gagar_mcore.rollout.metrics import metrics_by_source
+from gagar_mcore.tasks.question import Problem
 
 
 async def evaluate(
     layout: RunLayout,
     sampler: Sampler,
-    tasks: Sequence[Task],
+    tasks: Sequence[Problem],
     version: int,
     samples: int,
     seed: int,
@@ -33,7 +33,7 @@ async def evaluate(
         return stored
     bound = asyncio.Semaphore(concurrent)
 
-    async def one(index: int, task: Task) -> list[tuple[Task, Trajectory]]:
+    async def one(index: int, task: Problem) -> list[tuple[Problem, Trajectory]]:
         keys = [SessionKey(seed, "eval", 0, f"e-g{index:04d}", member) for member in range(samples)]
         async with bound:
             trajectories = await sampler.sample(keys, task, lambda trajectory: None)
@@ -41,6 +41,6 @@ async def evaluate(
         return [(task, t) for t in trajectories]
 
     pairs = [pair for group in await gather_all(*(one(i, t) for i, t in enumerate(tasks))) for pair in group]
-    metrics = trajectory_metrics(pairs, is_clean) | {"sessions": len(pairs), "tasks": len(tasks)}
+    metrics = metrics_by_source(pairs, is_clean) | {"sessions": len(pairs), "tasks": len(tasks)}
     publish_json(path, metrics, epoch)
     return metrics

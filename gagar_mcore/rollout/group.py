@@ -1,12 +1,12 @@
 """One group: sessions, verification, grading and credit of one task, each on disk before the next stage depends on it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from gagar_mcore.agent.session import SessionKey, SessionRunner
+from gagar_mcore.agent.session import SessionKey, SessionLimits, SessionRunner
 from gagar_mcore.credit import CreditParams, compute_credit
 from gagar_mcore.engine.protocol import Engine
 from gagar_mcore.grading.service import GradingService
@@ -17,8 +17,8 @@ from gagar_mcore.records.types import DropReason, Group, Trajectory, Verdict, Ve
 from gagar_mcore.rollout.concurrency import gather_all
 from gagar_mcore.rollout.lockstep import LockstepEngine
 from gagar_mcore.rollout.slots import FIRST, Rank, Slots
-from gagar_mcore.tasks.task import Task
-from gagar_mcore.verify.verifier import Verifier
+from gagar_mcore.tasks.question import Problem, Question
+from gagar_mcore.verify.judge import Judge
 
 Event = Literal["verified", "grading", "graded"]
 
@@ -28,7 +28,7 @@ class FinishedGroup:
     """A group with its trajectories, in member order."""
 
     group: Group
-    task: Task
+    task: Problem
     trajectories: list[Trajectory]
 
     @property
@@ -47,23 +47,25 @@ class Sampler:
 
     sessions: SessionRunner
     engine: Engine
-    verifier: Verifier
+    judge: Judge
     slots: Slots
     lockstep: bool
     submit_unfinished: bool
     reuse_identical: bool
+    own_limits: Mapping[str, SessionLimits] = field(default_factory=dict)  # of sources whose sessions have their own
 
     async def sample(
-        self, keys: list[SessionKey], task: Task, done: Callable[[Trajectory], None], rank: Rank = FIRST
+        self, keys: list[SessionKey], task: Problem, done: Callable[[Trajectory], None], rank: Rank = FIRST
     ) -> list[Trajectory]:
         """One verified trajectory a key, in order; `done` sees each as soon as it is verified. `rank`: among all who wait for
         slots."""
         engine: Engine = LockstepEngine(self.engine, [k.trajectory_id for k in keys]) if self.lockstep else self.engine
+        sessions = replace(self.sessions, limits=self.own_limits.get(task.source, self.sessions.limits))
         tested: dict[str, asyncio.Task[Verification]] = {}
 
         async def one(key: SessionKey) -> Trajectory:
             async with nullcontext() if self.lockstep else self.slots.hold(1, rank):
-                trajectory = await self.sessions.run(key, task, engine)
+                trajectory = await sessions.run(key, task, engine)
             trajectory = await self._verified(trajectory, task, tested)
             done(trajectory)
             return trajectory
@@ -71,12 +73,12 @@ class Sampler:
         async with self.slots.hold(len(keys), rank) if self.lockstep else nullcontext():
             return await gather_all(*(one(key) for key in keys))
 
-    async def _verified(self, trajectory: Trajectory, task: Task, tested: dict[str, asyncio.Task[Verification]]) -> Trajectory:
+    async def _verified(self, trajectory: Trajectory, task: Problem, tested: dict[str, asyncio.Task[Verification]]) -> Trajectory:
         if not trajectory.valid or not (trajectory.end_reason == "finished" or self.submit_unfinished):
             return trajectory
         test = tested.get(trajectory.patch) if self.reuse_identical else None
         if test is None:
-            test = tested[trajectory.patch] = asyncio.create_task(self.verifier.verify(task, trajectory.patch))
+            test = tested[trajectory.patch] = asyncio.create_task(self.judge.verify(task, trajectory.patch))
         verification = await test
         failed = verification.infrastructure_error is not None
         return replace(
@@ -102,7 +104,7 @@ class GroupPipeline:
     credit: CreditParams
     progress: Callable[[Event], None]
 
-    async def run(self, step: int, index: int, task: Task, rank: Rank = FIRST) -> FinishedGroup:
+    async def run(self, step: int, index: int, task: Problem, rank: Rank = FIRST) -> FinishedGroup:
         """The group, published. A group of an earlier process is returned as it is; of one that was cut short, or that the
         infrastructure left without enough valid trajectories, the valid ones are kept, except in lockstep, where the group is
         sampled again as a whole."""
@@ -111,17 +113,19 @@ class GroupPipeline:
             return stored
         trajectories = await self._sample(step, group_id, task, rank)
         verdict, fallback = await self._grade(step, group_id, task, trajectories)
-        credit = compute_credit(trajectories, verdict, self.credit, fallback)
+        params = replace(self.credit, method="grpo") if isinstance(task, Question) else self.credit
+        credit = compute_credit(trajectories, verdict, params, fallback)
         group = Group(group_id, step, task.id, [t.id for t in trajectories], verdict, credit)
         publish_json(self.layout.group(step, group_id), to_plain(group), self.epoch)
         return FinishedGroup(group, task, trajectories)
 
     async def _grade(
-        self, step: int, group_id: str, task: Task, trajectories: list[Trajectory]
+        self, step: int, group_id: str, task: Problem, trajectories: list[Trajectory]
     ) -> tuple[Verdict | None, str | None]:
-        """Verdict and fallback reason. Only a group with mixed outcomes is graded."""
+        """Verdict and fallback reason. Only a group of patches with mixed outcomes is graded: a right answer is none the better
+        for how it was found."""
         outcomes = {t.passed for t in trajectories if t.valid}
-        if outcomes != {True, False}:
+        if outcomes != {True, False} or isinstance(task, Question):
             return None, None
         self.progress("grading")
         workspace = self.layout.workspace(step, group_id)
@@ -129,7 +133,7 @@ class GroupPipeline:
         self.progress("graded")
         return verdict, fallback
 
-    async def _sample(self, step: int, group_id: str, task: Task, rank: Rank) -> list[Trajectory]:
+    async def _sample(self, step: int, group_id: str, task: Problem, rank: Rank) -> list[Trajectory]:
         keys = [SessionKey(self.seed, "train", step, group_id, member) for member in range(self.group_size)]
         known = {} if self.sampler.lockstep else self._known(step, keys)
 
@@ -145,7 +149,7 @@ class GroupPipeline:
         stored = {i: from_plain(Trajectory, read_json(p)) for i, p in paths.items() if p.exists()}
         return {i: trajectory for i, trajectory in stored.items() if trajectory.valid}
 
-    def _stored(self, step: int, group_id: str, task: Task) -> FinishedGroup | None:
+    def _stored(self, step: int, group_id: str, task: Problem) -> FinishedGroup | None:
         path = self.layout.group(step, group_id)
         if not path.exists():
             return None

@@ -8,7 +8,7 @@ from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.serialize import from_plain, to_plain
 from gagar_mcore.records.store import publish_json, read_json
 from gagar_mcore.tasks.mix import Forecast
-from gagar_mcore.tasks.task import Task
+from gagar_mcore.tasks.question import Problem
 
 FADE = 0.5  # what an older group counts beside the next one: the policy changes
 
@@ -52,7 +52,7 @@ class History:
         lengths = [known.length for known in self._known.values() if known.length]
         self._mean_length = sum(lengths) / len(lengths) if lengths else 0.0
 
-    def forecast(self, task: Task) -> Forecast:
+    def forecast(self, task: Problem) -> Forecast:
         known = self._known.get(task.key) or _Known()
         chance = chance_of_mixed(known.passed, known.failed, self._group_size)
         return Forecast(known.failures < self._most_failures, chance, known.length or self._mean_length)

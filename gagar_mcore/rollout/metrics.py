@@ -7,6 +7,7 @@ from typing import Any
 from gagar_mcore.records.types import Trajectory
 from gagar_mcore.rollout.collect import Collection
 from gagar_mcore.rollout.group import FinishedGroup
+from gagar_mcore.tasks.question import Problem
 from gagar_mcore.tasks.task import Task
 
 Cleanliness = Callable[[Task, str], bool]
@@ -16,18 +17,26 @@ def mean(values: Sequence[float]) -> float:
     return fmean(values) if values else 0.0
 
 
-def trajectory_metrics(pairs: Sequence[tuple[Task, Trajectory]], is_clean: Cleanliness) -> dict[str, float]:
-    """Rates over trajectories: pass rate and lengths over the valid ones, clean share over the passing ones.
+def metrics_by_source(pairs: Sequence[tuple[Problem, Trajectory]], is_clean: Cleanliness) -> dict[str, float]:
+    """`trajectory_metrics` of all, and those of each source under its name where there are several."""
+    sources = sorted({task.source for task, _ in pairs})
+    own = {name: [(task, t) for task, t in pairs if task.source == name] for name in sources if len(sources) > 1}
+    named = {f"{name}/{k}": v for name, some in own.items() for k, v in trajectory_metrics(some, is_clean).items()}
+    return trajectory_metrics(pairs, is_clean) | named
+
+
+def trajectory_metrics(pairs: Sequence[tuple[Problem, Trajectory]], is_clean: Cleanliness) -> dict[str, float]:
+    """Rates over trajectories: pass rate and lengths over the valid ones, clean share over the passing patches.
     `entropy` is the mean of -log p over the generated tokens, an unbiased estimate of the sampling entropy in nats."""
     valid = [(task, t) for task, t in pairs if t.valid]
-    passing = [(task, t) for task, t in valid if t.passed]
-    clean = sum(is_clean(task, t.patch) for task, t in passing)
+    patches = [(task, t) for task, t in valid if t.passed and isinstance(task, Task)]
+    clean = sum(is_clean(task, t.patch) for task, t in patches)
     generated = sum(t.generated_tokens for _, t in valid)
     return {
-        "pass_rate": len(passing) / max(1, len(valid)),
+        "pass_rate": sum(t.passed for _, t in valid) / max(1, len(valid)),
         "reward_mean": mean([t.reward for _, t in valid]),
-        "clean_share": clean / max(1, len(passing)),
-        "clean_rate": clean / max(1, len(valid)),
+        "clean_share": clean / max(1, len(patches)),
+        "clean_rate": clean / max(1, sum(isinstance(task, Task) for task, _ in valid)),
         "turns_mean": mean([len(t.turns) for _, t in valid]),
         "tokens_mean": mean([t.generated_tokens for _, t in valid]),
         "entropy": -sum(sum(t.logprobs) for _, t in valid) / max(1, generated),
@@ -58,7 +67,7 @@ def collection_metrics(collection: Collection, is_clean: Cleanliness) -> dict[st
     dropped = collection.dropped()
     reasons = ("all_pass", "all_fail", "too_few_valid", "all_hacked")
     return (
-        {f"rollout/{name}": value for name, value in trajectory_metrics(pairs, is_clean).items()}
+        {f"rollout/{name}": value for name, value in metrics_by_source(pairs, is_clean).items()}
         | {"groups/kept": len(collection.kept)}
         | {f"groups/dropped_{reason}": dropped[reason] for reason in reasons}
         | grading_metrics(collection.groups)

@@ -69,7 +69,7 @@ async def _train_and_evaluate(recipe: Recipe, root: Path, start: Path) -> None:
     checkpoint = root / "checkpoint"
     await _train(recipe, root, start, checkpoint)
     print(f"checkpoint in {checkpoint}")
-    if recipe.tasks.heldout_count == 0:
+    if recipe.tasks.heldout == 0:
         return
     rates = await evaluate_checkpoint(recipe, checkpoint, root)
     (root / "evaluation.json").write_text(json.dumps(rates, indent=1))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gagar_mcore.tasks.order import TaskOrder
-from gagar_mcore.tasks.task import Task
+from gagar_mcore.tasks.question import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Draw:
 
     index: int
     source: Source
-    task: Task
+    task: Problem
     after: Position
     length: float = 0.0
 
@@ -75,7 +75,7 @@ class TaskMix:
         self.sources = tuple(sources)
         self._window = window
 
-    def draws(self, position: Position, forecast: Callable[[Task], Forecast] = lambda task: NOTHING_KNOWN) -> Iterator[Draw]:
+    def draws(self, position: Position, forecast: Callable[[Problem], Forecast] = lambda task: NOTHING_KNOWN) -> Iterator[Draw]:
         """Without end, unless no source has a usable task left."""
         now = {source.name: position.get(source.name, Place()) for source in self.sources}
         live = list(self.sources)
@@ -90,8 +90,8 @@ class TaskMix:
             yield Draw(index, source, task, dict(now), length)
             index += 1
 
-    def _next(self, source: Source, place: Place, forecast: Callable[[Task], Forecast]) -> tuple[Task, float, Place] | None:
-        """Task, length and the place after it; None where a whole pass has no usable task."""
+    def _next(self, source: Source, place: Place, forecast: Callable[[Problem], Forecast]) -> tuple[Problem, float, Place] | None:
+        """Problem, length and the place after it; None where a whole pass has no usable task."""
         passed_over = 0
         while passed_over < len(source.order):
             known = {position: forecast(source.order.task(position)) for position in place.open(self._window)}

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from gagar_mcore.randomness import numpy_rng
-from gagar_mcore.tasks.task import Task
+from gagar_mcore.tasks.question import Problem
 
 
 class TaskOrder:
     """The order of one source."""
 
-    def __init__(self, tasks: Sequence[Task], seed: int) -> None:
+    def __init__(self, tasks: Sequence[Problem], seed: int) -> None:
         if not tasks:
             raise ValueError("no tasks to train on")
         self._tasks = list(tasks)
@@ -20,7 +20,7 @@ class TaskOrder:
         """Tasks of a pass."""
         return len(self._tasks)
 
-    def task(self, position: int) -> Task:
+    def task(self, position: int) -> Problem:
         number, offset = divmod(position, len(self._tasks))
         if number not in self._passes:
             self._passes[number] = numpy_rng(self._seed, "task_order", number).permutation(len(self._tasks)).tolist()

@@ -1,41 +1,67 @@
-"""The tasks of a run: generated once into its directory, or loaded from Harbor directories."""
+"""The tasks of a run: generated once into its directory, made from a seed, or loaded."""
 
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gagar_mcore.config.rollout import TasksSection
+from gagar_mcore.config.tasks import SourceSection, TasksSection
 from gagar_mcore.records.store import MANIFEST, publish_directory
 from gagar_mcore.tasks.load import load_tasks
 from gagar_mcore.tasks.make import make_tasks
+from gagar_mcore.tasks.question import Problem
+from gagar_mcore.tasks.question_file import load_questions
+from gagar_mcore.tasks.questions import generate_question
 from gagar_mcore.tasks.task import Task, TaskError
 from gagar_sandbox.types import SandboxPool
 
 
-async def training_tasks(section: TasksSection, directory: Path, pool: SandboxPool, epoch: int) -> list[Task]:
-    """The tasks to train on; `directory` keeps generated ones over restarts."""
-    if section.source == "generated":
-        return await _generated(section.seed, section.count, False, directory / "train", pool, epoch)
-    tasks = harbor_tasks(section)
-    return tasks[: len(tasks) - section.heldout_count]
+async def training_tasks(section: TasksSection, directory: Path, pool: SandboxPool, epoch: int) -> dict[str, list[Problem]]:
+    """The tasks to train on, by the name of their source, "" where there is no mix; `directory` keeps generated ones over
+    restarts."""
+    found = {name: await _training(source, directory / name, pool, epoch) for name, source in section.sources.items()}
+    return {name: [replace(task, source=name) for task in tasks] for name, tasks in found.items()}
 
 
-async def heldout_tasks(section: TasksSection, directory: Path, pool: SandboxPool, epoch: int) -> list[Task]:
-    """The tasks to evaluate on: never trained on. Of Harbor tasks, the last `heldout_count` by id."""
-    if section.source == "generated":
-        return await _generated(section.heldout_seed, section.heldout_count, True, directory / "heldout", pool, epoch)
-    tasks = harbor_tasks(section)
-    return tasks[len(tasks) - section.heldout_count :]
+async def heldout_tasks(section: TasksSection, directory: Path, pool: SandboxPool, epoch: int) -> list[Problem]:
+    """The tasks to evaluate on, of all sources: never trained on."""
+    found = {name: await _heldout(source, directory / name, pool, epoch) for name, source in section.sources.items()}
+    return [replace(task, source=name) for name, tasks in found.items() for task in tasks]
 
 
-def harbor_tasks(section: TasksSection) -> list[Task]:
-    """Every task below `section.path`, by id. Raises TaskError where one cannot be run or too few are left to train on."""
-    tasks = sorted(load_tasks(Path(section.path or "")), key=lambda t: t.id)
-    if section.heldout_count >= len(tasks):
-        raise TaskError(
-            f"{section.path}: tasks.heldout_count {section.heldout_count} leaves none of {len(tasks)} tasks to train on"
-        )
-    return tasks
+def check_sources(section: TasksSection) -> None:
+    """Raises TaskError where tasks that are loaded cannot be run, or too few are left to train on."""
+    for source in section.sources.values():
+        if source.path is not None:
+            loaded_tasks(source)
+
+
+def loaded_tasks(section: SourceSection) -> list[Problem]:
+    """Every task of `section.path`, by id. Raises TaskError."""
+    path = Path(section.path or "")
+    found: Sequence[Problem] = load_questions(path) if section.source == "questions" else load_tasks(path)
+    if section.heldout_count >= len(found):
+        raise TaskError(f"{path}: tasks.heldout_count {section.heldout_count} leaves none of {len(found)} tasks to train on")
+    return sorted(found, key=lambda task: task.id)
+
+
+async def _training(section: SourceSection, directory: Path, pool: SandboxPool, epoch: int) -> list[Problem]:
+    if section.path is not None:
+        tasks = loaded_tasks(section)
+        return tasks[: len(tasks) - section.heldout_count]
+    if section.source == "questions":
+        return [generate_question(section.seed, index) for index in range(section.count)]
+    return [*await _generated(section.seed, section.count, False, directory / "train", pool, epoch)]
+
+
+async def _heldout(section: SourceSection, directory: Path, pool: SandboxPool, epoch: int) -> list[Problem]:
+    if section.path is not None:
+        tasks = loaded_tasks(section)
+        return tasks[len(tasks) - section.heldout_count :]
+    if section.source == "questions":
+        return [generate_question(section.heldout_seed, index, heldout=True) for index in range(section.heldout_count)]
+    return [*await _generated(section.heldout_seed, section.heldout_count, True, directory / "heldout", pool, epoch)]
 
 
 async def _generated(seed: int, count: int, heldout: bool, directory: Path, pool: SandboxPool, epoch: int) -> list[Task]:

@@ -1,0 +1,20 @@
+"""What a session handed in, judged by what its task is."""
+
+from dataclasses import dataclass
+
+from gagar_mcore.records.types import Verification
+from gagar_mcore.tasks.question import Problem, Question
+from gagar_mcore.verify.answers import AnswerVerifier
+from gagar_mcore.verify.verifier import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    tests: Verifier
+    answers: AnswerVerifier
+
+    async def verify(self, task: Problem, submission: str) -> Verification:
+        """submission: a patch, or the text that answers a question. Raises SandboxUnavailable."""
+        if isinstance(task, Question):
+            return await self.answers.verify(task, submission)
+        return await self.tests.verify(task, submission)
