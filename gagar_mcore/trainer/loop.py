@@ -12,6 +12,7 @@ from gagar_mcore.records.epochs import Fence, min_batch_epoch, read_epochs
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import MANIFEST, publish_json, read_manifest
 from gagar_mcore.trainer.checkpoint import CheckpointWriter, load_checkpoint
+from gagar_mcore.trainer.delta import publish_delta
 from gagar_mcore.trainer.lifetime import wait_for_batch
 from gagar_mcore.trainer.parking import parked
 from gagar_mcore.trainer.policy import apply_batch
@@ -49,6 +50,8 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
             publish_json(layout.step_metrics(step, "train"), metrics, fence.epoch)
         write = partial(write_shards, local_tensors(policy.chunks), storage, FILE_BYTES)
         publish_together(write, companions, partial(publish_weights, layout, step, fence=fence))
+        if recipe.engine.server.update == "delta":
+            publish_delta(layout, step)
         torch.cuda.empty_cache()  # an engine on the same GPU takes its turn; what was scratch of the step is its now
         tell(layout, step, fence)
         if step == recipe.train.steps or step % recipe.train.checkpoint_every == 0:

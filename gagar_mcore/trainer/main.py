@@ -1,6 +1,8 @@
 """One rank of the trainer: `torchrun ... -m gagar_mcore.trainer.main RUN_DIR --epoch E`."""
 
 import argparse
+import os
+from contextlib import nullcontext
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -26,8 +28,11 @@ def main() -> None:
     start_rank(recipe.trainer)
 
     from gagar_mcore.trainer.loop import train
+    from gagar_mcore.weights.sender import sending
 
-    train(layout, recipe, Fence(layout, arguments.epoch))
+    sends = recipe.engine.server.update == "distributed" and os.environ["RANK"] == "0"
+    with sending(layout.root) if sends else nullcontext():
+        train(layout, recipe, Fence(layout, arguments.epoch))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 WIDTHS = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "U8": 1, "I8": 1}
-GAPS = (np.uint8, np.uint16, np.uint32)
+GAPS: tuple[Any, ...] = (np.uint8, np.uint16, np.uint32)
 CHUNK = 1 << 24  # values that are compared at a time
 FAST = 1  # of deflate
 Words = NDArray[np.unsignedinteger[Any]]

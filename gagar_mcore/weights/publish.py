@@ -16,6 +16,7 @@ from gagar_mcore.records.store import (
     read_manifest,
     set_aside_stale,
 )
+from gagar_mcore.weights.hosts import host_id
 
 KIND = "weights"
 
@@ -35,7 +36,7 @@ def publish_weights(layout: RunLayout, version: int, fill: Callable[[Path], Mapp
             fence()
             reason = "weights of this version, made again after a restart, differ from the published ones"
             path = layout.weights(version, open_lineage(layout, version, reason))
-        finish_directory(temporary, path, KIND, fence.epoch, {"version": version}, fence, known)
+        finish_directory(temporary, path, KIND, fence.epoch, {"version": version, "host": host_id()}, fence, known)
         return path
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -8,6 +8,7 @@ from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.lineage import current_lineage
 from gagar_mcore.records.store import file_sum, read_manifest
 from gagar_mcore.weights.files import TensorFiles, read_companions
+from gagar_mcore.weights.hosts import host_id
 from gagar_mcore.weights.publish import publish_weights
 
 COMPANIONS = {"config.json": b"{}", "tokenizer.json": b"[]"}
@@ -34,7 +35,7 @@ def test_a_version_holds_tensors_and_companions(layout):
     assert path == layout.weights(1)
     assert load_file(path / "model.safetensors")["b"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert read_companions(path) == COMPANIONS
-    assert read_manifest(path, "weights").meta == {"version": 1}
+    assert read_manifest(path, "weights").meta == {"version": 1, "host": host_id()}
 
 
 def test_a_version_that_is_not_whole_is_not_visible(layout):

@@ -1,0 +1,73 @@
+"""Whether a server computes with published weights: hashes of a few of its parameters, made of the published tensors too."""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gagar_mcore.weights.published import PLAIN, PublishedCheckpoint
+from gagar_mcore.weights.transport import Order
+
+NORM = "model.norm.weight"
+DTYPES = (torch.float32, torch.bfloat16)  # in which a server may hold a parameter
+LARGEST = 1 << 26  # values of a parameter that is hashed
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Of SGLang's model, by its names, from published tensors. alike: the same on every rank; divided: over ranks, if several."""
+
+    layer: int
+    alike: dict[str, Tensor] = field(default_factory=dict)
+    divided: dict[str, Tensor] = field(default_factory=dict)
+
+
+async def differing_parameters(order: Order, weights: Path) -> list[str]:
+    """Those of `last_parameters` that the server holds other values of; what its ranks divide is left out where they are several.
+    They are hashed by the server on the host."""
+    expected = await asyncio.to_thread(last_parameters, PublishedCheckpoint(weights))
+    others = ["embed_tokens", "lm_head", *(f"model.layers.{layer}." for layer in range(expected.layer))]
+    answer = await order("/weights_checker", {"action": "checksum", "skip_tensor_list": others})
+    ranks: list[Mapping[str, str]] = [rank["checksums"] for rank in answer["ranks"]]
+    looked_at = expected.alike | (expected.divided if len(ranks) == 1 else {})
+    hashes = await asyncio.to_thread(lambda: {name: _hashes(tensor) for name, tensor in looked_at.items()})
+    return [name for name in hashes if any(rank.get(name) not in hashes[name] for rank in ranks)]
+
+
+def last_parameters(checkpoint: PublishedCheckpoint) -> Parameters:
+    """The final norm, and of the last layer norm and router, and where they are not quantised queries, keys and values, which are
+    one parameter of the server, and the gate and up projections of all experts, which are one, too."""
+    model, read = checkpoint.model, checkpoint.read
+    layer = f"model.layers.{model.num_layers - 1}"
+    found = Parameters(model.num_layers - 1)
+    is_moe = model.is_moe(model.num_layers - 1)
+    for name in (NORM, f"{layer}.input_layernorm.weight", *([f"{layer}.mlp.gate.weight"] if is_moe else [])):
+        found.alike[name] = read(name)
+    if not _is_plain(checkpoint, layer):
+        return found
+    found.divided[f"{layer}.self_attn.qkv_proj.weight"] = torch.cat(
+        [read(f"{layer}.self_attn.{part}_proj.weight") for part in "qkv"]
+    )
+    if is_moe and 2 * model.num_experts * model.moe_ffn_size * model.hidden_size <= LARGEST:
+        experts = [f"{layer}.mlp.experts.{expert}" for expert in range(model.num_experts)]
+        halves = [[read(f"{expert}.{part}_proj.weight") for part in ("gate", "up")] for expert in experts]
+        found.divided[f"{layer}.mlp.experts.w13_weight"] = torch.stack([torch.cat(pair) for pair in halves])
+    return found
+
+
+def _is_plain(checkpoint: PublishedCheckpoint, layer: str) -> bool:
+    files = checkpoint.files
+    return all(files.dtype(name) in PLAIN for name in files.names if name.startswith(f"{layer}."))
+
+
+def _hashes(tensor: Tensor) -> set[str]:
+    return {_hash(tensor.to(dtype)) for dtype in DTYPES}
+
+
+def _hash(tensor: Tensor) -> str:
+    """As SGLang does it for a tensor on the host: the first eight bytes of its bytes' SHA-256."""
+    return hashlib.sha256(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()).digest()[:8].hex()
