@@ -65,7 +65,7 @@ class Bookkeeper:
         """Delete what lies beyond the retention of the recipe: never the newest weights or checkpoint, nor the initial weights,
         from which a run without a checkpoint starts again, nor a step that no checkpoint covers."""
         keep, layout = self._run.recipe.retention, self._run.layout
-        for folder, count in (("weights", keep.weights), ("checkpoints", keep.checkpoints)):
+        for folder, count in (("weights", keep.weights), ("deltas", keep.weights), ("checkpoints", keep.checkpoints)):
             for path in _published(layout, folder)[: -count or None] if count else []:
                 if (0, 0) < _place(path.name) < (current_lineage(layout), step):
                     unpublish_directory(path)

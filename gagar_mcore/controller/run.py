@@ -17,6 +17,7 @@ from gagar_mcore.records.serialize import from_plain
 from gagar_mcore.records.store import MANIFEST, publish_directory, read_manifest, sweep_temporaries, write_file
 from gagar_mcore.tasks.mix import Place, Position
 from gagar_mcore.weights.files import link_checkpoint
+from gagar_mcore.weights.hosts import host_id
 
 # What may differ between a run and its continuation: nothing that earlier steps depended on.
 CHANGEABLE = (
@@ -134,7 +135,7 @@ def _publish_initial_weights(layout: RunLayout, recipe: Recipe, epoch: int) -> N
 
     def fill(directory: Path) -> dict[str, Any]:
         link_checkpoint(source, directory)
-        return {"version": 0}
+        return {"version": 0, "host": host_id()}
 
     target.parent.mkdir(parents=True, exist_ok=True)
     publish_directory(target, "weights", epoch, fill)

@@ -36,7 +36,7 @@ def recipe(root: Path, *overrides: str) -> Recipe:
 def test_a_fresh_run_begins_with_the_initial_weights(tmp_path: Path) -> None:
     with open_run(recipe(tmp_path / "run"), resume=False) as run:
         assert (run.epoch.number, run.next_step, run.position) == (1, 1, 0)
-        assert read_manifest(run.layout.weights(0), "weights", verify=True).meta == {"version": 0}
+        assert read_manifest(run.layout.weights(0), "weights", verify=True).meta["version"] == 0
 
 
 def test_version_0_are_the_files_of_the_checkpoint(tmp_path: Path) -> None:
