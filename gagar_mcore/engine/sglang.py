@@ -15,7 +15,10 @@ from gagar_mcore.engine.requests import check_requests
 from gagar_mcore.engine.server import Server, start_server
 from gagar_mcore.engine.sglang_flags import Serving
 from gagar_mcore.engine.sglang_wire import generate_body, read_generation
-from gagar_mcore.records.store import MANIFEST, RecordError, read_manifest
+from gagar_mcore.engine.update import Updater
+from gagar_mcore.records.store import MANIFEST, RecordError
+from gagar_mcore.weights.transport import Update
+from gagar_mcore.weights.verify import verify_weights
 
 WATCH_S = 5.0  # between two questions after the server's health
 ABORT_S = 5.0
@@ -31,6 +34,7 @@ class SGLangEngine:
         self._serving = serving
         self._section = section
         self._client = HttpClient(server.endpoint)
+        self._updater = Updater(section)
         self._read: dict[str, int] = {}  # tokens of each session whose experts are known
         self._released = False
         self._control = asyncio.Lock()  # weights and memory change one after the other; meanwhile no health is asked for
@@ -81,6 +85,7 @@ class SGLangEngine:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
         await self._client.close()
+        await self._updater.close()
         await asyncio.gather(*self._aborts, *([self._examination] if self._examination else []))
         await self._server.close()
 
@@ -105,13 +110,7 @@ class SGLangEngine:
         running = self._section.server.running
         if running != "finish":
             await self._order("/pause_generation", {"mode": running})
-        update = {"model_path": str(directory.absolute()), "weight_version": str(version), "flush_cache": running != "in_place"}
-        await self._order(
-            "/update_weights_from_disk", {**update, "keep_pause": running != "finish"}, self._section.start_timeout_s
-        )
-        held = (await self._client.call("/model_info", self._section.deadline_s))["weight_version"]
-        if held != str(version):
-            raise EngineError(f"the server holds version {held} where {version} was loaded")
+        await self._updater.bring(self._update, Update(directory.absolute(), version, flush=running != "in_place"))
         if running != "finish":
             await self._order("/continue_generation", {})
 
@@ -122,6 +121,10 @@ class SGLangEngine:
             if self._released:
                 await self._order("/resume_memory_occupation", {})
                 self._released = False
+
+    async def _update(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        self._orders += 1
+        return await self._client.call(path, self._section.start_timeout_s, body, admin=True)
 
     async def _order(self, path: str, body: dict[str, Any], deadline_s: float | None = None) -> None:
         self._orders += 1
@@ -188,6 +191,6 @@ def _check_published(directory: Path) -> None:
         raise EngineError(f"{directory}: holds no config.json; name a directory in Hugging Face format")
     if (directory / MANIFEST).exists():
         try:
-            read_manifest(directory, "weights", verify=True)
+            verify_weights(directory)
         except RecordError as error:
             raise EngineError(str(error)) from error
