@@ -1,5 +1,6 @@
 """Sandboxes in which code that a policy wrote may run."""
 
+from gagar_sandbox.bwrap import check_mounts
 from gagar_sandbox.doctor import Check, diagnose
 from gagar_sandbox.forwarding import forwarding
 from gagar_sandbox.pool import LocalPool
@@ -25,6 +26,7 @@ __all__ = [
     "SandboxPool",
     "SandboxSpec",
     "SandboxUnavailable",
+    "check_mounts",
     "diagnose",
     "forwarding",
 ]

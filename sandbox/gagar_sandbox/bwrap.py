@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -31,15 +31,19 @@ class Disk:
 
 def check_spec(spec: SandboxSpec) -> None:
     """Raises ValueError or FileNotFoundError where the spec names what cannot be mounted."""
-    for inside in (spec.workdir, *spec.read_only):
+    if not spec.base.is_dir():
+        raise FileNotFoundError(f"base {spec.base} is no folder")
+    check_mounts({spec.workdir: spec.base, **spec.read_only})
+
+
+def check_mounts(mounts: Mapping[str, Path]) -> None:
+    """Raises ValueError where a place inside cannot have a mount, FileNotFoundError where there is nothing to mount."""
+    for inside, outside in mounts.items():
         path = PurePosixPath(inside)
         if not path.is_absolute() or ".." in path.parts or path == PurePosixPath("/"):
             raise ValueError(f"{inside!r} is no place for a mount: give an absolute path below / without '..'")
         if any(path.is_relative_to(taken) for taken in TAKEN):
             raise ValueError(f"{inside!r} hides a part of the sandbox's system: mount it elsewhere")
-    if not spec.base.is_dir():
-        raise FileNotFoundError(f"base {spec.base} is no folder")
-    for outside in spec.read_only.values():
         if not outside.exists():
             raise FileNotFoundError(f"read_only path {outside} does not exist")
 

@@ -78,9 +78,9 @@ def test_what_the_engine_was_given_and_gave_is_what_is_recorded(renderer: Render
     recorder = recorder_of(engine, renderer=renderer)
     opening: list[Message] = [Context("system", "be brief"), Context("user", "fix it")]
     asyncio.run(converse(recorder, opening, [[Context("tool", "a.py"), Context("user", "go on")]]))
-    transcript, starts = joined(recorder.segments)
+    transcript = joined(recorder.segments)
     first, second = engine.asked
-    assert starts == [0]
+    assert transcript.segment_starts == [0]
     assert transcript.token_ids == second.input_ids + engine.said[1].token_ids
     assert second.input_ids[: len(first.input_ids)] == first.input_ids
     own = [value for value, mask in zip(transcript.logprobs, transcript.loss_mask, strict=True) if mask]
@@ -128,8 +128,8 @@ def test_an_edited_history_begins_a_segment_whose_history_is_not_trained(rendere
     assert first.token_ids == engine.asked[1].input_ids + engine.said[1].token_ids
     assert second.token_ids == engine.asked[3].input_ids + engine.said[3].token_ids
     assert sum(second.loss_mask) == sum(len(generation.token_ids) for generation in engine.said[2:])
-    whole, starts = joined(recorder.segments)
-    assert starts == [0, len(first.token_ids)] and whole.token_ids == first.token_ids + second.token_ids
+    whole = joined(recorder.segments)
+    assert whole.segment_starts == [0, len(first.token_ids)] and whole.token_ids == first.token_ids + second.token_ids
     assert [turn.index for turn in whole.turns] == [0, 1, 2, 3]
     for span in whole.weight_spans:
         assert whole.token_ids[span.start : span.end] == engine.said[span.version].token_ids

@@ -95,7 +95,7 @@ class Anthropic:
     def events(self, answered: Answered) -> list[tuple[str | None, Any]]:
         whole = self.write(answered)
         started = _opening(answered) | {"usage": {"input_tokens": answered.input_tokens, "output_tokens": 0}}
-        events = [{"type": "message_start", "message": started}]
+        events: list[dict[str, Any]] = [{"type": "message_start", "message": started}]
         for index, block in enumerate(whole["content"]):
             opened, *deltas = _pieces(block)
             events.append({"type": "content_block_start", "index": index, "content_block": opened})

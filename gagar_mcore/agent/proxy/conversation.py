@@ -40,6 +40,7 @@ class Said:
 
 
 Message = Context | Said
+Finish = Literal["stop", "calls", "length"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Answered:
 
     index: int
     said: Said
-    finish: Literal["stop", "calls", "length"]
+    finish: Finish
     input_tokens: int
     output_tokens: int
 

@@ -141,7 +141,7 @@ class Connection:
         self._http.start_next_cycle()
         return True
 
-    async def _event(self) -> h11.Event | type[h11.PAUSED]:
+    async def _event(self) -> object:
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
                 self._writer.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")

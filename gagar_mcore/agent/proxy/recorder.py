@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from gagar_mcore.agent.proxy.conversation import Answered, Asked, Refused, Said, invalid
+from gagar_mcore.agent.proxy.conversation import Answered, Asked, Finish, Refused, Said, invalid
 from gagar_mcore.agent.proxy.limits import ProxyLimits
 from gagar_mcore.agent.proxy.reading import read_answer
 from gagar_mcore.agent.proxy.segments import Identity, Segment
@@ -114,7 +114,7 @@ class Recorder:
         self._spoken[said.identity] = generation.token_ids
         self.refused = None
         output = len(generation.token_ids)
-        finish = "length" if cut else "calls" if said.calls else "stop"
+        finish: Finish = "length" if cut else "calls" if said.calls else "stop"
         return Answered(index, said, finish, len(segment.transcript.token_ids) - output, output)
 
     def _check_length(self, segment: Segment, asked: Asked) -> None:

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gagar_mcore.agent.proxy.endpoint import Endpoint
@@ -15,11 +15,13 @@ from gagar_mcore.agent.proxy.limits import ProxyLimits
 from gagar_mcore.agent.proxy.recorder import Recorder
 from gagar_mcore.agent.proxy.segments import joined
 from gagar_mcore.agent.renderer import Renderer
-from gagar_mcore.agent.session import SessionKey, SessionLimits, Transcript
+from gagar_mcore.agent.session import SessionKey, SessionLimits, SessionRunner
+from gagar_mcore.agent.transcript import Transcript
 from gagar_mcore.engine.protocol import Engine
 from gagar_mcore.records.experts import Experts
 from gagar_mcore.records.store import FileSum
 from gagar_mcore.records.types import EndReason, InvalidReason, Trajectory
+from gagar_mcore.tasks.question import Problem, Question
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.patch import BASE, extract_patch
 from gagar_sandbox import forwarding
@@ -57,7 +59,8 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class OutsideRunner:
-    """Runs sessions like a SessionRunner, of an agent that is not ours. `keep_experts` as there."""
+    """Runs sessions like a SessionRunner, of an agent that is not ours. `keep_experts` as there. `own` answers questions: they
+    need no agent."""
 
     pool: SandboxPool
     agent: OutsideAgent
@@ -65,10 +68,13 @@ class OutsideRunner:
     limits: SessionLimits
     sandbox_limits: Limits
     keep_experts: Callable[[SessionKey, Experts], FileSum] | None = None
+    own: SessionRunner | None = None
 
-    async def run(self, key: SessionKey, task: Task, engine: Engine) -> Trajectory:
+    async def run(self, key: SessionKey, task: Problem, engine: Engine) -> Trajectory:
         """The ended session, its patch not yet verified (reward 0), each conversation of the agent a segment. One in which the
         agent failed before it asked anything is invalid; one past its deadline has failed."""
+        if isinstance(task, Question):
+            return await self._answered(key, task, engine)
         started = time.monotonic()
         recorder = Recorder(key, engine, self.renderer, self.limits, self.agent.bounds)
         ended = Ended("invalid")
@@ -84,6 +90,11 @@ class OutsideRunner:
         if recorder.failure is not None:
             ended = Ended("invalid", invalid="engine_failed", detail=recorder.failure)
         return await self._trajectory(key, task, recorder, ended, time.monotonic() - started)
+
+    async def _answered(self, key: SessionKey, question: Question, engine: Engine) -> Trajectory:
+        if self.own is None:
+            raise ValueError(f"{question.id}: a question, and nothing here answers it")
+        return await replace(self.own, limits=self.limits).run(key, question, engine)
 
     async def _in_sandbox(self, task: Task, recorder: Recorder) -> Ended:
         async with self._served(recorder) as (folder, secret):
@@ -133,7 +144,7 @@ class OutsideRunner:
         return None if running.cancelled() else running.result()
 
     async def _trajectory(self, key: SessionKey, task: Task, recorder: Recorder, ended: Ended, seconds: float) -> Trajectory:
-        whole, starts = joined(recorder.segments)
+        whole = joined(recorder.segments)
         return Trajectory(
             id=key.trajectory_id,
             group_id=key.group_id,
@@ -152,7 +163,7 @@ class OutsideRunner:
             invalid_detail=ended.detail,
             seconds=seconds,
             experts=await self._kept_experts(key, whole) if ended.invalid is None else None,
-            segment_starts=starts,
+            segment_starts=whole.segment_starts,
         )
 
     async def _kept_experts(self, key: SessionKey, transcript: Transcript) -> FileSum | None:

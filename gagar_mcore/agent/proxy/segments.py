@@ -7,7 +7,7 @@ from gagar_mcore.agent.calls import Answer, CallError, Tool
 from gagar_mcore.agent.context import Context
 from gagar_mcore.agent.proxy.conversation import Asked, Call, Message, Said, invalid, same
 from gagar_mcore.agent.renderer import Renderer
-from gagar_mcore.agent.session import Transcript
+from gagar_mcore.agent.transcript import Transcript
 from gagar_mcore.engine.protocol import Generation
 from gagar_mcore.records.types import Turn
 
@@ -73,16 +73,18 @@ def _closing(ids: Sequence[int], renderer: Renderer) -> list[int]:
     return [] if ids and ids[-1] in renderer.stop_token_ids else [renderer.stop_token_ids[0]]
 
 
-def joined(segments: Sequence[Segment]) -> tuple[Transcript, list[int]]:
-    """The segments in one transcript, and where each of them begins."""
-    whole, starts = Transcript(), []
+def joined(segments: Sequence[Segment]) -> Transcript:
+    """The segments in one transcript, in the order in which they began."""
+    whole = Transcript()
     for segment in segments:
         own, start = segment.transcript, len(whole.token_ids)
-        starts.append(start)
+        if start:
+            whole.segment_starts.append(start)
         whole.token_ids += own.token_ids
         whole.logprobs += own.logprobs
         whole.loss_mask += own.loss_mask
         whole.weight_spans += [replace(span, start=span.start + start, end=span.end + start) for span in own.weight_spans]
         whole.turns += [replace(turn, index=len(whole.turns) + i) for i, turn in enumerate(own.turns)]
+        whole.answers += [(first + start, end + start) for first, end in own.answers]
         whole.routed += [replace(routed, start=routed.start + start) for routed in own.routed]
-    return whole, starts or [0]
+    return whole

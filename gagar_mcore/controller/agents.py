@@ -1,0 +1,42 @@
+"""The runner of sessions for the agent of a recipe."""
+
+from pathlib import Path
+
+from gagar_mcore.agent.proxy.limits import ProxyLimits
+from gagar_mcore.agent.proxy.runner import SOCKET_FOLDER, OutsideAgent, OutsideRunner
+from gagar_mcore.agent.session import SessionRunner
+from gagar_mcore.config.agent import AgentSection
+from gagar_mcore.config.load import RecipeError
+from gagar_sandbox import check_mounts
+
+
+def runner_of(section: AgentSection, own: SessionRunner) -> SessionRunner | OutsideRunner:
+    """`own` runs sessions of our agent; an outside agent's have the same sandboxes, template and limits."""
+    if section.kind == "builtin":
+        return own
+    return OutsideRunner(own.pool, outside_agent(section), own.renderer, own.limits, own.sandbox_limits, own.keep_experts, own)
+
+
+def outside_agent(section: AgentSection) -> OutsideAgent:
+    bounds = ProxyLimits(
+        request_bytes=section.max_request_bytes,
+        session_bytes=section.max_session_bytes,
+        session_tokens=section.max_session_tokens,
+        calls=section.concurrent_calls,
+    )
+    return OutsideAgent(section.command, _mounts(section), section.environment, bounds, section.grace_s)
+
+
+def check_agent(section: AgentSection) -> None:
+    """Raises RecipeError where its mounts are none."""
+    mounts = _mounts(section)
+    if SOCKET_FOLDER in mounts:
+        raise RecipeError(f"agent.mounts: {SOCKET_FOLDER} is where the proxy's socket is; mount it elsewhere")
+    try:
+        check_mounts(mounts)
+    except (ValueError, FileNotFoundError) as error:
+        raise RecipeError(f"agent.mounts: {error}") from error
+
+
+def _mounts(section: AgentSection) -> dict[str, Path]:
+    return {inside: Path(outside).absolute() for inside, outside in section.mounts.items()}
