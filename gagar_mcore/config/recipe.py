@@ -5,6 +5,7 @@ from typing import Self
 
 from pydantic import model_validator
 
+from gagar_mcore.config.agent import AgentSection
 from gagar_mcore.config.base import Section
 from gagar_mcore.config.cluster import ClusterSection
 from gagar_mcore.config.learning import (
@@ -38,6 +39,7 @@ class Recipe(Section):
     sandbox: SandboxSection = SandboxSection()
     engine: EngineSection = EngineSection()
     rollout: RolloutSection = RolloutSection()
+    agent: AgentSection = AgentSection()
     schedule: ScheduleSection = ScheduleSection()
     verify: VerifySection = VerifySection()
     grading: GradingSection = GradingSection()
@@ -63,6 +65,7 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
     if recipe.grading.grader == "none" and recipe.method.name != "grpo":
         yield f"grading.grader: none gives method {recipe.method.name} no verdicts; set grading.grader=static or method.name=grpo"
     yield from recipe.tasks.contradictions()
+    yield from recipe.agent.contradictions(recipe.deterministic)
     for source in recipe.tasks.mix:
         if source.max_context is not None and source.max_context > recipe.rollout.max_context:
             yield f"tasks.mix.{source.name}.max_context: exceeds rollout.max_context, with which the engine starts; raise that"

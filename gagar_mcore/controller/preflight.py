@@ -5,6 +5,7 @@ import json
 from gagar_mcore.agent.renderer import TOKENIZER_FILE, load_renderer
 from gagar_mcore.config.load import RecipeError
 from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.controller.agents import check_agent
 from gagar_mcore.controller.run import initial_checkpoint
 from gagar_mcore.controller.serving import policy_serving
 from gagar_mcore.engine.protocol import EngineError
@@ -22,6 +23,7 @@ def preflight(recipe: Recipe) -> ModelConfig:
     model = initial_model(recipe)
     _check_publishing(recipe, model)
     _check_rollout(recipe, model)
+    check_agent(recipe.agent)
     check_sources(recipe.tasks)
     return model
 

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from gagar_mcore.agent.proxy.runner import OutsideRunner
 from gagar_mcore.agent.session import SessionKey, SessionLimits, SessionRunner
 from gagar_mcore.credit import CreditParams, compute_credit
 from gagar_mcore.engine.protocol import Engine
@@ -45,7 +46,7 @@ class Sampler:
     """Samples and verifies the sessions of one task, each in one of the `slots`. In lockstep, engine calls are shared by one
     group and nothing else; all its sessions then wait for each other, so that they take their slots together."""
 
-    sessions: SessionRunner
+    sessions: SessionRunner | OutsideRunner
     engine: Engine
     judge: Judge
     slots: Slots
