@@ -355,6 +355,14 @@ def bench_trainer(options: BenchOptions = None) -> None:
     main(options or [])
 
 
+@bench_app.command("weight-sync", context_settings=PASSED_ON, add_help_option=False)
+def bench_weight_sync(options: BenchOptions = None) -> None:
+    """New weights from trainer to engine, by mode, beside a plain file copy: bytes and seconds, with SGLang's real server."""
+    from gagar_mcore.bench.weight_sync import main
+
+    main(options or [])
+
+
 def main() -> None:
     app()
 

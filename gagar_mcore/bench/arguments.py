@@ -17,6 +17,16 @@ def count(text: str) -> int:
     return int(text)
 
 
+def share(text: str) -> float:
+    """Between 0 and 1."""
+    try:
+        if 0 <= (number := float(text)) <= 1:
+            return number
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r}: must be a number between 0 and 1")
+
+
 def case_of(form: str) -> Callable[[str], str]:
     """A reader of cases such as `TOKENSxSEQUENCES`: positive numbers, as many as the form has names."""
 
