@@ -9,6 +9,7 @@ VERL := .venv-verl
 MCORE019 := .venv-mcore019
 DEEPSPEED := .venv-deepspeed
 SGLANG := .venv-sglang
+AGENTS := .venv-agents
 RUN := $(VENV)/bin/python
 SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 TORCH := $(shell sed -n 's/^torch==/torch==/p' requirements.lock)
@@ -18,7 +19,7 @@ SMOKE_OUTPUT ?= runs/smoke
 SMOKE_ARGS ?=
 SMOKE_GPU_OUTPUT ?= runs/smoke-gpu
 
-.PHONY: smoke smoke-gpu deepspeed test test-layouts test-kills test-verl test-mcore019 test-sglang lint wheel clean
+.PHONY: smoke smoke-gpu deepspeed test test-layouts test-kills test-verl test-mcore019 test-sglang test-agents lint wheel clean
 
 smoke: $(VENV)/.installed
 	@rm -rf "$(SMOKE_OUTPUT)"
@@ -53,6 +54,10 @@ test-mcore019: $(MCORE019)/.installed
 # The engine on SGLang's real server, on this machine's CPU. The server wants other packages: an environment of its own.
 test-sglang: $(SGLANG)/.installed
 	$(RUN) -m pytest -m sglang tests/engine
+
+# Agents that are not ours, in sandboxes that see their environment and nothing else of this machine.
+test-agents: $(AGENTS)/.installed
+	$(RUN) -m pytest -m agents tests/agent
 
 # A peer of benchmarks/trainer.py.
 deepspeed: $(DEEPSPEED)/.installed
@@ -100,6 +105,11 @@ $(SGLANG)/.installed: requirements-sglang.lock $(VENV)/.installed-dev
 	$(call on_top_of_venv,$(SGLANG))
 	@touch $@
 
+$(AGENTS)/.installed: requirements-agents.lock $(VENV)/.installed-dev
+	$(RUN) -m venv --clear $(AGENTS)
+	$(AGENTS)/bin/python -m pip install --no-deps -r requirements-agents.lock
+	@touch $@
+
 $(MCORE019)/.installed: requirements-mcore019.lock $(VENV)/.installed-dev
 	$(RUN) -m venv --clear $(MCORE019)
 	$(MCORE019)/bin/python -m pip install --no-deps --only-binary=:all: --ignore-requires-python --python-version 3.12 \
@@ -109,4 +119,4 @@ $(MCORE019)/.installed: requirements-mcore019.lock $(VENV)/.installed-dev
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VERL) $(DEEPSPEED) $(MCORE019) $(SGLANG) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VERL) $(DEEPSPEED) $(MCORE019) $(SGLANG) $(AGENTS) build dist .pytest_cache .mypy_cache .ruff_cache
