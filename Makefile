@@ -34,13 +34,13 @@ smoke-gpu: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(RUN) -m pytest
 
-# Every parallel layout that up to eight processes can have; `make test` runs some of them.
+# Every parallel layout that up to eight processes can have, and conversions of checkpoints; `make test` runs some of them.
 test-layouts: $(VENV)/.installed-dev
 	$(RUN) -m pytest -m layouts tests/trainer
 
-# A whole run killed at five moments, whose weights are those of one left alone.
+# A whole run killed at five moments, and a trainer alone, whose weights are those of one left alone.
 test-kills: $(VENV)/.installed-dev
-	$(RUN) -m pytest -m kills tests/controller
+	$(RUN) -m pytest -m kills tests/controller tests/trainer
 
 # The tests that need verl, which wants another transformers than we do: an environment of its own on top of .venv.
 test-verl: $(VERL)/.installed
@@ -49,7 +49,8 @@ test-verl: $(VERL)/.installed
 # The trainer under the Megatron-Core of the GPU lane, which declares Python 3.12 but runs on 3.11.
 test-mcore019: $(MCORE019)/.installed
 	$(MCORE019)/bin/python -m pytest tests/models tests/trainer
-	$(MCORE019)/bin/python -m pytest -m layouts tests/trainer/test_execution.py
+	$(MCORE019)/bin/python -m pytest -m "layouts or kills" tests/trainer/test_execution.py tests/trainer/test_convert.py \
+		tests/trainer/test_restart.py
 
 # The engine on SGLang's real server, on this machine's CPU. The server wants other packages: an environment of its own.
 test-sglang: $(SGLANG)/.installed

@@ -123,13 +123,16 @@ def rollout(recipe: RecipeName, overrides: Overrides = None) -> None:
 
 @app.command()
 def serve(
-    role: Annotated[ServerRole, typer.Argument(help="Which of the two models.")], recipe: RecipeName, overrides: Overrides = None
+    role: Annotated[ServerRole, typer.Argument(help="Which of the two models.")],
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    name: Annotated[str, typer.Option(help="Of this server among several of the run: letters, digits, dashes.")] = "",
 ) -> None:
     """Run SGLang's server of a recipe's policy or grader until it is told to stop."""
     from gagar_mcore.controller.serve import run_serve
 
     with one_line_errors():
-        run_serve(role.value, recipe, overrides or [])
+        run_serve(role.value, recipe, overrides or [], name)
 
 
 @app.command()

@@ -46,9 +46,15 @@ class ServerSection(Section):
     memory on this host (`tensor`), broadcast by the trainer (`distributed`), or as what changed in them (`delta`).
     `running` is what happens to requests at work when weights change: they `finish` first, `abort`, `retract` and
     read their context again with the new weights, or go on `in_place`. A server without a sign of health for `health_deadline_s`
-    is dead. `attach` is the file that `gagar serve policy` writes: its server is used, and none is started."""
+    is dead. Of `count` servers on this machine each has so many GPUs, and a port of its own. `attach` names the file that `gagar
+    serve policy` writes, several of them, or the directory where they lie: those servers are used, also ones that come later, and
+    none is started. A server has at most `queue` requests waiting beside those at work. An answer that may have more than
+    `parts_of` tokens comes in parts of so many, from the last of which another server goes on where one is lost; 0 is never."""
 
-    attach: str | None = None
+    attach: str | Annotated[list[str], Field(min_length=1)] | None = None
+    count: Positive = 1
+    queue: Count = 64
+    parts_of: Count = 64
     python: str | None = None
     host: Annotated[str, AfterValidator(_private_address)] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 0

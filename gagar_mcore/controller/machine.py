@@ -10,7 +10,7 @@ def gpus_needed(recipe: Recipe) -> int:
     ranks = recipe.trainer.world_size if recipe.trainer.device == "cuda" else 0
     engine = recipe.engine
     elsewhere = engine.device == "cpu" or (engine.kind == "sglang" and engine.server.attach is not None)
-    return max(ranks, 0 if elsewhere else engine.server.tp)
+    return max(ranks, 0 if elsewhere else engine.server.tp * engine.server.count)
 
 
 def missing_gpus(recipe: Recipe) -> str | None:

@@ -29,7 +29,7 @@ CHANGEABLE = (
         f"trainer.{field}"
         for field in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "tokens_per_microbatch", "recompute", "threads")
     ),
-    *("trainer.offload_optimizer", "trainer.async_checkpoint"),
+    *("trainer.offload_optimizer", "trainer.park", "trainer.async_checkpoint"),
 )
 
 

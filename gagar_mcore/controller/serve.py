@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import re
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from gagar_mcore.config.load import load_recipe
+from gagar_mcore.config.load import RecipeError, load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.config.rollout import EngineSection
 from gagar_mcore.controller.run import initial_checkpoint
@@ -18,23 +19,27 @@ from gagar_mcore.engine.server import ServerProcess, start_server
 from gagar_mcore.engine.sglang_flags import Role, Serving
 from gagar_mcore.records.layout import RunLayout
 
+NAME = r"[A-Za-z0-9-]{0,64}"
 STOP = (signal.SIGINT, signal.SIGTERM)
 
 
-def run_serve(role: Role, name: str, overrides: Sequence[str]) -> None:
-    """Raises RecipeError, and EngineError where the server does not start or ends by itself."""
+def run_serve(role: Role, name: str, overrides: Sequence[str], server: str = "") -> None:
+    """server: its name among several. Raises RecipeError, and EngineError where it does not start or ends by itself."""
+    if not re.fullmatch(NAME, server):
+        raise RecipeError(f"--name: {server!r}: letters, digits and dashes alone, at most 64")
     recipe = load_recipe(name, overrides)
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(_serve(recipe, role))
+        asyncio.run(_serve(recipe, role, f"{role}-{server}" if server else role))
 
 
-async def _serve(recipe: Recipe, role: Role) -> None:
+async def _serve(recipe: Recipe, role: Role, name: str) -> None:
     layout = RunLayout(Path(recipe.output).absolute())
     serving, section = _orders(recipe, role)
+    address = layout.server(name)
     with _stopped_by_signals():
-        async with _running(serving, section, layout.logs / f"{role}-server.log") as server:
-            with write_address(layout.server(role), server.endpoint):
-                print(f"{role}: {serving.weights} on {server.endpoint.url}, keys in {layout.server(role)}", flush=True)
+        async with _running(serving, section, layout.logs / f"{name}-server.log") as server:
+            with write_address(address, server.endpoint):
+                print(f"{name}: {serving.weights} on {server.endpoint.url}, keys in {address}", flush=True)
                 await asyncio.shield(server.ended)
                 raise EngineError(server.obituary())
 

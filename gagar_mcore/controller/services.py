@@ -5,35 +5,32 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from gagar_mcore.agent.registry import tool_set
 from gagar_mcore.agent.renderer import Renderer, load_renderer
 from gagar_mcore.agent.session import SessionKey, SessionLimits, SessionRunner
 from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.controller.agents import runner_of
+from gagar_mcore.controller.engines import start_engine
 from gagar_mcore.controller.run import Run
-from gagar_mcore.controller.serving import policy_serving
 from gagar_mcore.controller.trainer_client import TrainerClient
 from gagar_mcore.credit import CreditParams
-from gagar_mcore.engine.embedded import EmbeddedEngine, start_embedded
 from gagar_mcore.engine.protocol import Engine
-from gagar_mcore.engine.sglang import start_sglang
-from gagar_mcore.engine.supervised import MortalEngine, SupervisedEngine
-from gagar_mcore.rollout.breaker import Breaker
 from gagar_mcore.grading.service import GradingService
+from gagar_mcore.records.experts import Experts, publish_experts
+from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.records.store import FileSum
+from gagar_mcore.rollout.breaker import Breaker
+from gagar_mcore.rollout.group import Event, GroupPipeline, Sampler
 from gagar_mcore.rollout.history import History, read_outcomes
 from gagar_mcore.rollout.scheduler import Scheduler
 from gagar_mcore.rollout.slots import Slots
 from gagar_mcore.tasks.mix import Source, TaskMix
-from gagar_mcore.records.experts import Experts, publish_experts
-from gagar_mcore.records.layout import RunLayout
-from gagar_mcore.records.store import FileSum
-from gagar_mcore.rollout.group import Event, GroupPipeline, Sampler
 from gagar_mcore.tasks.order import TaskOrder
 from gagar_mcore.tasks.question import Problem
 from gagar_mcore.tasks.source import heldout_tasks, training_tasks
 from gagar_mcore.verify.answers import AnswerVerifier
-from gagar_mcore.verify.judge import Judge
+from gagar_mcore.verify.judge import JudgeByKind
 from gagar_mcore.verify.verifier import Verifier
 from gagar_sandbox import LocalPool
 from gagar_sandbox.types import Limits, SandboxPool
@@ -59,7 +56,7 @@ def sandbox_limits(recipe: Recipe) -> Limits:
 
 def session_limits(recipe: Recipe) -> SessionLimits:
     r = recipe.rollout
-    return SessionLimits(r.max_turns, r.max_new_tokens, r.max_context, r.temperature, r.session_deadline_s)
+    return SessionLimits(r.max_turns, r.max_new_tokens, r.max_context, r.temperature, r.session_deadline_s, r.overflow)
 
 
 def own_limits(recipe: Recipe) -> dict[str, SessionLimits]:
@@ -91,15 +88,21 @@ def build_sampler(recipe: Recipe, engine: Engine, pools: Pools, renderer: Render
     keep = partial(keep_experts, layout) if layout else None
     tools = tool_set(recipe.rollout.tools, renderer.calls, recipe.sandbox.command_timeout_s)
     limits = sandbox_limits(recipe)
+    own = SessionRunner(pools.sessions, tools, renderer, session_limits(recipe), limits, keep)
     return Sampler(
-        sessions=SessionRunner(pools.sessions, tools, renderer, session_limits(recipe), limits, keep),
+        sessions=runner_of(recipe.agent, own),
         engine=engine,
-        judge=Judge(
+        judge=JudgeByKind(
             Verifier(pools.tests, limits, recipe.verify.timeout_s), AnswerVerifier(pools.tests, limits, recipe.verify.timeout_s)
         ),
         slots=Slots(session_slots(recipe)),
         lockstep=recipe.deterministic,
         submit_unfinished=recipe.rollout.submit_unfinished,
+        reuse_identical=recipe.verify.reuse_identical,
+        own_limits=own_limits(recipe),
+    )
+
+
 def build_scheduler(recipe: Recipe, history: History, message: Callable[[str], None]) -> Scheduler:
     section = recipe.schedule
     breaker = Breaker(section.outage_tasks, recipe.rollout.outage_wait_s)
@@ -122,11 +125,6 @@ def known_tasks(run: Run) -> History:
     return history
 
 
-        reuse_identical=recipe.verify.reuse_identical,
-        own_limits=own_limits(recipe),
-    )
-
-
 def keep_experts(layout: RunLayout, key: SessionKey, experts: Experts) -> FileSum:
     return publish_experts(layout.experts(key.step, key.trajectory_id), experts)
 
@@ -138,29 +136,6 @@ async def open_pools(recipe: Recipe) -> AsyncIterator[Pools]:
         yield pools
     finally:
         await asyncio.gather(pools.sessions.close(), pools.tests.close())
-
-
-async def start_engine(recipe: Recipe, log: Path, weights: Path, version: int) -> Engine:
-    """The recipe's engine under supervision. Raises EngineError where it does not start."""
-
-    async def start(weights: Path, version: int) -> MortalEngine:
-        if recipe.engine.kind == "embedded":
-            return await _start_embedded(recipe, log, weights, version)
-        return await start_sglang(policy_serving(recipe, weights, version), recipe.engine, log)
-
-    return SupervisedEngine(start, await start(weights, version), weights, version)
-
-
-async def _start_embedded(recipe: Recipe, log: Path, weights: Path, version: int) -> EmbeddedEngine:
-    return await start_embedded(
-        weights,
-        version,
-        recipe.engine,
-        log,
-        max_context=recipe.rollout.max_context,
-        deterministic=recipe.deterministic,
-        record_experts=recipe.trainer.routing == "replay",
-    )
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -48,6 +48,12 @@ async def attach_server(file: Path, deadline_s: float) -> AttachedServer:
     endpoint = read_address(file)
     await wait_healthy(endpoint, deadline_s)
     return AttachedServer(endpoint)
+
+
+def find_addresses(attach: str | Sequence[str]) -> list[Path]:
+    """The files that `engine.server.attach` names, and those of policies in directories that it names, as they are now."""
+    named = [Path(name) for name in ([attach] if isinstance(attach, str) else attach)]
+    return [file for path in named for file in (sorted(path.glob("policy*.json")) if path.is_dir() else [path])]
 
 
 def read_address(file: Path) -> Endpoint:

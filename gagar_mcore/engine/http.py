@@ -1,8 +1,11 @@
 """Requests to one server, each with a deadline, and all of them over at once when the server is gone."""
 
 import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 
@@ -10,6 +13,7 @@ from gagar_mcore.engine.protocol import EngineError
 
 PAUSE_S = 0.5  # between two questions after health
 KEEP_ALIVE_S = 2.0  # SGLang closes a connection that is idle for 5 s; one that it is about to close must not be used
+EVENT, LAST_EVENT = "data: ", "data: [DONE]"
 CONNECT_RETRIES = 2  # a connection that was refused has carried nothing
 
 
@@ -44,13 +48,24 @@ class HttpClient:
         key = self.endpoint.admin_key if admin else self.endpoint.key
         headers = {"Authorization": f"Bearer {key}"}
         response = await self._send(deadline_s, "GET" if body is None else "POST", path, json=body, headers=headers)
-        if response.status_code == httpx.codes.UNAUTHORIZED:
-            self.fail(f"{self.endpoint.url}{path}: 401: the server does not know the key; another one has taken its place")
-            raise EngineError(self.failure)
         if response.is_error:
-            raise EngineError(f"{self.endpoint.url}{path}: {response.status_code}: {response.text[:500]}")
+            self._refuse(response, path)
         answer: dict[str, Any] = response.json() if response.content else {}
         return answer
+
+    async def stream(self, path: str, deadline_s: float, body: dict[str, Any], heard: Callable[[dict[str, Any]], None]) -> None:
+        """The parts of an answer (server-sent events), each told to `heard` as it comes. Raises what `call` does."""
+        headers = {"Authorization": f"Bearer {self.endpoint.key}"}
+        async with self._within(deadline_s, path), self._http.stream("POST", path, json=body, headers=headers) as response:
+            if response.is_error:
+                await response.aread()
+                self._refuse(response, path)
+            async for line in response.aiter_lines():
+                if line.startswith(EVENT) and line != LAST_EVENT:
+                    part: dict[str, Any] = json.loads(line.removeprefix(EVENT))
+                    if "error" in part:
+                        raise EngineError(f"{self.endpoint.url}{path}: {part['error']}")
+                    heard(part)
 
     async def healthy(self, deadline_s: float) -> bool:
         try:
@@ -81,13 +96,24 @@ class HttpClient:
         await self._http.aclose()
 
     async def _send(self, deadline_s: float, method: str, path: str, **arguments: Any) -> httpx.Response:
+        async with self._within(deadline_s, path):
+            return await self._http.request(method, path, **arguments)
+
+    def _refuse(self, response: httpx.Response, path: str) -> NoReturn:
+        if response.status_code == httpx.codes.UNAUTHORIZED:
+            self.fail(f"{self.endpoint.url}{path}: 401: the server does not know the key; another one has taken its place")
+            raise EngineError(self.failure)
+        raise EngineError(f"{self.endpoint.url}{path}: {response.status_code}: {response.text[:500]}")
+
+    @asynccontextmanager
+    async def _within(self, deadline_s: float, path: str) -> AsyncIterator[None]:
         if self.failure is not None:
             raise EngineError(self.failure)
         scope = asyncio.timeout(deadline_s)
         try:
             async with scope:
                 self._open.add(scope)
-                return await self._http.request(method, path, **arguments)
+                yield
         except TimeoutError as error:
             raise EngineError(self.failure or f"{self.endpoint.url}{path}: no answer within {deadline_s:g} s") from error
         except httpx.TransportError as error:

@@ -126,12 +126,12 @@ class ServerProcess:
         return f"its log {self.log} ends with:\n{end}"
 
 
-async def start_server(serving: Serving, section: EngineSection, log: Path) -> ServerProcess:
-    """A healthy server with fresh keys. Raises EngineError."""
+async def start_server(serving: Serving, section: EngineSection, log: Path, number: int = 0) -> ServerProcess:
+    """A healthy server with fresh keys, the `number`th of this machine. Raises EngineError."""
     server = section.server
-    port = server.port or _free_port(server.host)
+    port = server.port + number if server.port else _free_port(server.host)
     endpoint = Endpoint(f"http://{server.host}:{port}", secrets.token_hex(32), secrets.token_hex(32))
-    flags, environment = server_flags(serving, section, port), server_environment(section)
+    flags, environment = server_flags(serving, section, port, number * server.tp), server_environment(section)
     process = await ServerProcess.spawn(server.python or sys.executable, flags, environment, endpoint, log)
     try:
         await process.wait_healthy(section.start_timeout_s)

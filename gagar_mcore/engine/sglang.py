@@ -10,11 +10,12 @@ from typing import Any
 from gagar_mcore.config.rollout import EngineSection
 from gagar_mcore.engine.attach import attach_server
 from gagar_mcore.engine.http import ConnectionLost, HttpClient
+from gagar_mcore.engine.partial import EngineLost, Partial
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation
 from gagar_mcore.engine.requests import check_requests
 from gagar_mcore.engine.server import Server, start_server
 from gagar_mcore.engine.sglang_flags import Serving
-from gagar_mcore.engine.sglang_wire import generate_body, read_generation
+from gagar_mcore.engine.sglang_wire import generate_body, read_generation, read_tokens
 from gagar_mcore.engine.update import Updater
 from gagar_mcore.records.store import MANIFEST, RecordError
 from gagar_mcore.weights.transport import Update
@@ -48,13 +49,20 @@ class SGLangEngine:
         return self._client.failure is None
 
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[Generation]:
+        """Raises EngineLost, with what had been said, where a connection or the server is lost."""
         check_requests(requests, self._serving.model.vocab_size, self._serving.max_context)
         await self._resume_memory()
+        partial = [Partial() for _ in requests]
         try:
             async with asyncio.TaskGroup() as group:
-                answers = [group.create_task(self._generate(request)) for request in requests]
+                answers = [group.create_task(self._generate(*asked)) for asked in zip(requests, partial, strict=True)]
         except ExceptionGroup as failures:
-            raise failures.exceptions[0] from failures
+            error = failures.exceptions[0]
+            if isinstance(error, ConnectionLost) or not self.alive:
+                raise EngineLost(
+                    str(error), [one.generation(asked) for one, asked in zip(partial, requests, strict=True)]
+                ) from failures
+            raise error from failures
         return [answer.result() for answer in answers]
 
     async def end_session(self, session_id: str) -> None:
@@ -89,22 +97,42 @@ class SGLangEngine:
         await asyncio.gather(*self._aborts, *([self._examination] if self._examination else []))
         await self._server.close()
 
-    async def _generate(self, request: GenerateRequest) -> Generation:
+    async def _generate(self, request: GenerateRequest, partial: Partial) -> Generation:
         name = f"{request.session_id}/{uuid.uuid4().hex}"
         known = self._read.get(request.session_id, 0) if self._serving.record_experts else None
         try:
-            answer = await self._client.call("/generate", self._section.deadline_s, generate_body(request, name, known))
+            meta = await self._ask(request, name, known, partial)
         except ConnectionLost:
             await asyncio.wait([self._server.ended], timeout=REAPED_S)
             await self._examine()
+            self._abort(name)
             raise
         except (EngineError, asyncio.CancelledError):
             self._abort(name)
             raise
-        generation = read_generation(answer["meta_info"], known, self._serving.model)
+        generation = read_generation(meta, known, self._serving.model)
         if (routed := generation.routed) is not None:
             self._read[request.session_id] = routed.start + len(routed.experts)
         return generation
+
+    async def _ask(self, request: GenerateRequest, name: str, known: int | None, partial: Partial) -> dict[str, Any]:
+        """`meta_info` of the whole answer. One that may be long comes in parts, so that a lost one can go on elsewhere."""
+        every = self._section.server.parts_of
+        if not 0 < every < request.max_new_tokens:
+            body = generate_body(request, name, known, None)
+            meta: dict[str, Any] = (await self._client.call("/generate", self._section.deadline_s, body))["meta_info"]
+            return meta
+        parts: list[dict[str, Any]] = []
+
+        def heard(part: dict[str, Any]) -> None:
+            parts.append(part["meta_info"])
+            partial.add(*read_tokens(parts[-1]), int(parts[-1]["weight_version"]))
+
+        await self._client.stream("/generate", self._section.deadline_s, generate_body(request, name, known, every), heard)
+        if not parts or parts[-1]["finish_reason"] is None:
+            raise ConnectionLost(f"{self._client.endpoint.url}/generate: the answer breaks off")
+        scored = [token for part in parts for token in part.get("output_token_logprobs") or ()]
+        return {**parts[-1], "output_token_logprobs": scored}
 
     async def _exchange(self, directory: Path, version: int) -> None:
         running = self._section.server.running
@@ -170,12 +198,15 @@ class SGLangEngine:
         self._server.kill()
 
 
-async def start_sglang(serving: Serving, section: EngineSection, log: Path) -> SGLangEngine:
-    """The engine on a server of its own, or on the one that the recipe names, with the weights of `serving`. Raises EngineError
-    where the server is not healthy within `section.start_timeout_s`."""
-    if section.server.attach is None:
-        return SGLangEngine(await start_server(serving, section, log), serving, section)
-    server = await attach_server(Path(section.server.attach), section.start_timeout_s)
+async def start_sglang(serving: Serving, section: EngineSection, log: Path, number: int = 0) -> SGLangEngine:
+    """The engine on a server of its own, the `number`th of this machine, with the weights of `serving`. Raises EngineError where
+    it is not healthy within `section.start_timeout_s`."""
+    return SGLangEngine(await start_server(serving, section, log, number), serving, section)
+
+
+async def attach_sglang(file: Path, serving: Serving, section: EngineSection) -> SGLangEngine:
+    """The engine on the server that `file` tells of, brought to the weights of `serving`. Raises EngineError."""
+    server = await attach_server(file, section.start_timeout_s)
     engine = SGLangEngine(server, serving, section)
     try:
         await engine.load_weights(serving.weights, serving.version)

@@ -31,7 +31,7 @@ class Serving:
     record_experts: bool = False
 
 
-def server_flags(serving: Serving, section: EngineSection, port: int) -> list[str]:
+def server_flags(serving: Serving, section: EngineSection, port: int, first_gpu: int = 0) -> list[str]:
     """Raises EngineError, see `check_serving`."""
     check_serving(serving, section)
     server, model = section.server, serving.model
@@ -48,11 +48,11 @@ def server_flags(serving: Serving, section: EngineSection, port: int) -> list[st
         "context-length": serving.max_context + SPARE_TOKENS,
         "max-running-requests": section.max_batch,
         "log-level-http": "warning",
-        **_device_options(serving, section),
+        **_device_options(serving, section, first_gpu),
         **_role_options(serving),
         **_drafting_options(server.drafts),
     }
-    switches = ["skip-server-warmup", "sleep-on-idle"]
+    switches = ["skip-server-warmup", "sleep-on-idle", "incremental-streaming-output"]
     switches += ["enable-deterministic-inference"] if serving.deterministic else []
     switches += ["enable-return-routed-experts"] if serving.record_experts else []
     switches += ["skip-tokenizer-init"] if serving.role == "policy" else []
@@ -105,10 +105,10 @@ def as_sglang_reads(model: ModelConfig) -> dict[str, Any]:
     return {**{name: value for name, value in fields.items() if name not in ("dtype", "model_type")}, **ours}
 
 
-def _device_options(serving: Serving, section: EngineSection) -> dict[str, Any]:
+def _device_options(serving: Serving, section: EngineSection, first_gpu: int) -> dict[str, Any]:
     if section.device == "cuda":
         share = section.server.memory_share
-        return {} if share is None else {"mem-fraction-static": share}
+        return {"base-gpu-id": first_gpu, **({} if share is None else {"mem-fraction-static": share})}
     return {
         "attention-backend": "torch_native",
         "sampling-backend": "pytorch",

@@ -11,10 +11,10 @@ from gagar_mcore.records.experts import Experts
 from gagar_mcore.records.types import WeightSpan
 
 
-def generate_body(request: GenerateRequest, name: str, experts_from: int | None) -> dict[str, Any]:
+def generate_body(request: GenerateRequest, name: str, experts_from: int | None, interval: int | None) -> dict[str, Any]:
     """The body of `/generate`. name: what the server calls the request; experts_from: the first token whose experts it is to
-    tell, None for no experts."""
-    body = {
+    tell, None for no experts; interval: of so many tokens the answer comes in parts, None for a whole one."""
+    body: dict[str, Any] = {
         "rid": name,
         "input_ids": request.input_ids,
         "sampling_params": {
@@ -27,20 +27,29 @@ def generate_body(request: GenerateRequest, name: str, experts_from: int | None)
         },
         "return_logprob": True,
     }
+    if interval is not None:
+        body["stream"] = True
+        body["sampling_params"] |= {"stream_interval": interval}
     experts = {"return_routed_experts": True, "routed_experts_start_len": experts_from}
     return body if experts_from is None else body | experts
 
 
 def read_generation(meta: dict[str, Any], experts_from: int | None, model: ModelConfig) -> Generation:
     """meta: `meta_info` of the answer; one that was aborted before it began has no tokens."""
-    scored, packed = meta.get("output_token_logprobs") or [], meta.get("routed_experts")
+    packed = meta.get("routed_experts")
+    token_ids, logprobs = read_tokens(meta)
     return Generation(
-        token_ids=[token for _, token, _ in scored],
-        logprobs=[logprob for logprob, _, _ in scored],
+        token_ids=token_ids,
+        logprobs=logprobs,
         weight_spans=[WeightSpan(int(span["version"]), span["start"], span["end"]) for span in meta["weight_versions"]],
         finish_reason=meta["finish_reason"]["type"],
         routed=RoutedTokens(experts_from, read_experts(packed, model)) if packed and experts_from is not None else None,
     )
+
+
+def read_tokens(meta: dict[str, Any]) -> tuple[list[int], list[float]]:
+    scored = meta.get("output_token_logprobs") or []
+    return [token for _, token, _ in scored], [logprob for logprob, _, _ in scored]
 
 
 def read_experts(packed: str, model: ModelConfig) -> Experts:

@@ -13,7 +13,7 @@ def rotary_table(positions: Tensor, theta: float, dim: int, head_dim: int) -> tu
     exponents = torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim
     angles = positions[:, None].float() * (1.0 / theta**exponents)
     cos = angles.cos()
-    return torch.cat([cos, cos, cos.new_ones(len(positions), head_dim - dim)], dim=1), angles.sin()
+    return torch.cat([cos, cos, cos.new_ones(len(positions), head_dim - 2 * cos.shape[1])], dim=1), angles.sin()
 
 
 def rotate(heads: Tensor, factors: Tensor, sin: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from gagar_mcore.agent.renderer import load_renderer
 from gagar_mcore.config.recipe import Recipe
-from gagar_mcore.controller.services import build_sampler, open_pools, start_engine
+from gagar_mcore.controller.engines import start_engine
+from gagar_mcore.controller.services import build_sampler, open_pools
 from gagar_mcore.evals.evaluate import evaluate
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.tasks.source import heldout_tasks

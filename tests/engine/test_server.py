@@ -10,7 +10,7 @@ from gagar_mcore.engine.attach import read_address, write_address
 from gagar_mcore.engine.http import Endpoint
 from gagar_mcore.engine.protocol import EngineError
 from gagar_mcore.engine.server import ServerProcess, start_server
-from gagar_mcore.engine.sglang import start_sglang
+from gagar_mcore.engine.sglang import attach_sglang
 from gagar_mcore.engine.sglang_flags import Serving
 from gagar_mcore.models.presets import preset
 
@@ -62,4 +62,4 @@ def test_a_server_to_attach_that_is_not_there_is_named(tmp_path, text, message):
     if text is not None:
         file.write_text(text)
     with pytest.raises(EngineError, match=rf"engine\.server\.attach: .*policy\.json: {message}"):
-        asyncio.run(start_sglang(SERVING, section(attach=str(file)), tmp_path / "e.log"))
+        asyncio.run(attach_sglang(file, SERVING, section(attach=str(file))))

@@ -14,7 +14,7 @@ from served import MODEL, PYTHON, needs_sglang, open_run, publish_random
 
 from gagar_mcore.config.rollout import EngineSection, ServerSection
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest
-from gagar_mcore.engine.sglang import start_sglang
+from gagar_mcore.engine.sglang import attach_sglang
 from gagar_mcore.engine.sglang_flags import Serving
 from gagar_mcore.records.layout import RunLayout
 
@@ -80,7 +80,7 @@ def test_a_served_policy_is_brought_up_to_date_given_up_when_silent_and_stopped_
     section = EngineSection(kind="sglang", server=server, deadline_s=60.0)
 
     async def use(pid):
-        engine = await start_sglang(Serving("policy", weights, 3, MODEL, 500), section, tmp_path / "unused.log")
+        engine = await attach_sglang(layout.server("policy"), Serving("policy", weights, 3, MODEL, 500), section)
         assert await version_of(engine) == 3
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(EngineError, match=r"http://127.0.0.1:\d+ gave no sign of health within 15 s"):

@@ -37,7 +37,7 @@ def compute(device: torch.device) -> dict[str, Any]:
     batch = parity.parity_batch(MODEL)
     (part,) = policy_part.policy_parts(batch, parts.plan_step(batch.cu_seqlens, TRAINER, MODEL), TRAINER)
     hidden = update.run_model(gpt, part.packed_tokens)
-    scored = update.scored_logprobs(gpt, hidden, part.packed_tokens, temperature=1.0)
+    scored = update.scored_logprobs(gpt, hidden, part.packed_tokens, temperature=1.0, entropies=True)
     scores = update.Scores(*scored, torch.zeros([], device=device))
     loss, stats = policy_loss.part_loss(LossSection(), None, part, scores)
     loss.backward()

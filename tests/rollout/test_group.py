@@ -13,7 +13,8 @@ from gagar_mcore.agent.renderer import load_renderer
 from gagar_mcore.config.load import load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.config.shipped import shipped_checkpoint
-from gagar_mcore.controller.services import build_sampler, credit_params, open_pools, start_engine
+from gagar_mcore.controller.engines import start_engine
+from gagar_mcore.controller.services import build_sampler, credit_params, open_pools
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest
 from gagar_mcore.grading.service import GradingService
 from gagar_mcore.records.layout import RunLayout

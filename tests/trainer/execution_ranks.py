@@ -18,18 +18,21 @@ from gagar_mcore.records.epochs import Fence
 from gagar_mcore.records.layout import RunLayout
 
 BF16, HOST, SMALL = "trainer.precision=bf16", "trainer.offload_optimizer=true", "trainer.optimizer.state_dtype=bf16"
+PARK = "trainer.park=true"
 WAYS = {
     "fp32": (),
     "fp32, selective": ("trainer.recompute=selective",),
     "fp32, full": ("trainer.recompute=full",),
     "fp32, host": (HOST,),
     "fp32, small moments": (SMALL,),
+    "fp32, parked": (PARK,),
     "bf16": (BF16,),
+    "bf16, parked": (BF16, PARK),
     "bf16, host": (BF16, HOST),
     "bf16, small moments, host": (BF16, SMALL, HOST),
     "bf16, small gradients": (BF16, "trainer.gradient_dtype=bf16"),
 }
-FEWER = ("fp32", "fp32, full", "fp32, host", "bf16", "bf16, host", "bf16, small moments, host")
+FEWER = ("fp32", "fp32, full", "fp32, host", "bf16", "bf16, parked", "bf16, host", "bf16, small moments, host")
 LAYOUTS = {1: {"tp=1 ep=1 dp=1": WAYS}, 2: {"tp=2 ep=2 dp=1": FEWER, "tp=1 ep=1 dp=2": FEWER}}
 # Adam magnifies the round-off of gradients that are nearly 0, so a larger eps.
 FIELDS = ("trainer.optimizer.warmup_steps=0", "trainer.optimizer.eps=1e-6")
@@ -73,10 +76,28 @@ def compute(checkpoint: Path, recipe: Recipe) -> dict[str, Any]:
     policy = loaded_policy(checkpoint, recipe)
     calls = count_calls(policy.chunks[-1].decoder.layers[-1])
     _, _, summed = gradients(policy, with_budget(recipe.trainer, WHOLE))
-    results = {"trainer": recipe.trainer.model_dump(), "gradients": summed, "calls": dict(calls)}
+    results = {
+        "trainer": recipe.trainer.model_dump(),
+        "gradients": summed,
+        "calls": dict(calls),
+        "left": left_when_parked(policy),
+    }
     size = torch.tensor(sum(part.optimizer.state_bytes() for part in policy.optimizer.chained_optimizers))
     dist.all_reduce(size)
     return results | {"state bytes": int(size)} | three_steps(policy, recipe, WHOLE)
+
+
+def left_when_parked(policy: Any) -> tuple[int, int]:
+    """Bytes of weights and gradients that are in memory, and how many of them stay while the policy is parked."""
+    from gagar_mcore.trainer.parking import gradients, held, parked
+
+    def present() -> int:
+        storages = (tensor.untyped_storage() for tensor in (*held(policy), *gradients(policy)))
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+    before = present()
+    with parked(policy):
+        return before, present()
 
 
 def count_calls(layer: Any) -> Counter[str]:

@@ -28,7 +28,7 @@ from gagar_mcore.records.store import MANIFEST
 sys.path.append(str(Path(__file__).parent.with_name("weights")))
 from handmade import Handmade, Maker
 
-pytestmark = pytest.mark.timeout(300)  # the first test starts the ranks
+pytestmark = [pytest.mark.timeout(300), pytest.mark.layouts]  # the first test starts the ranks
 MODELS = {
     "mimo": replace(preset("tiny"), mtp_layers=1),
     "qwen": replace(

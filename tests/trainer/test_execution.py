@@ -35,7 +35,10 @@ def numbers(results) -> list[float]:
     return [metrics[f"train/{name}"] for metrics in results["metrics"] for name in ("loss", "grad_norm", "entropy")]
 
 
-@pytest.mark.parametrize(("layout", "way"), pairs("fp32, selective", "fp32, full", "fp32, host", "bf16, host"))
+SAME = ("fp32, selective", "fp32, full", "fp32, host", "fp32, parked", "bf16, host", "bf16, parked")
+
+
+@pytest.mark.parametrize(("layout", "way"), pairs(*SAME))
 def test_recomputation_and_state_on_the_host_change_no_bit(computed, layout, way):
     results, plain = computed[layout][way], computed[layout][way.split(",")[0]]
 
@@ -43,6 +46,14 @@ def test_recomputation_and_state_on_the_host_change_no_bit(computed, layout, way
     assert numbers(results) == numbers(plain)
     for kind in ("gradients", "weights"):
         assert differences(results[kind], plain[kind]).max() == 0
+
+
+@pytest.mark.parametrize("layout", WAYS_OF)
+def test_nothing_of_a_parked_policy_stays(computed, layout):
+    before, left = computed[layout]["fp32"]["left"]
+
+    assert before > 1 << 20
+    assert left == 0
 
 
 @pytest.mark.parametrize(

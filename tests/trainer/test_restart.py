@@ -16,6 +16,8 @@ from gagar_mcore.records.lineage import current_lineage
 from gagar_mcore.records.store import MANIFEST, publish_directory, read_json, read_manifest
 from gagar_mcore.weights.files import read_companions
 
+pytestmark = pytest.mark.kills
+
 
 def start(layout: RunLayout) -> subprocess.Popen[bytes]:
     command = [*TORCHRUN, "--nproc-per-node=2", "-m", "gagar_mcore.trainer.main", str(layout.root), "--epoch", "1"]
