@@ -1,6 +1,7 @@
 """One server's weights brought to a published version, whichever way, and looked at afterwards."""
 
 import asyncio
+import contextlib
 import logging
 
 from gagar_mcore.config.rollout import EngineSection
@@ -29,6 +30,8 @@ class Updater:
             return await self._try(self._transport, order, update)
         except (EngineError, TransportError) as error:
             log.warning("%s: %s; now the server reads all of it", update.weights, error)
+        with contextlib.suppress(EngineError):  # there may be no session to end
+            await order("/end_weight_update", {})
         await self._try(Disk(), order, update)
 
     async def close(self) -> None:
