@@ -27,9 +27,9 @@ class BatchWriter:
     def append(self, trajectory: Trajectory, advantage: float, experts: Column | None = None) -> None:
         """Its segments become sequences. experts `[m, MoE layers, top_k]`: of its first m tokens."""
         segments = trained_segments(trajectory)
+        columns = token_columns(trajectory)
         if experts is not None and OPTIONAL not in self._columns:
             self._begin_experts(experts.shape[1:])
-        columns = token_columns(trajectory)
         for start, end in segments:
             for name, column in columns.items():
                 self._columns[name].append(column[start:end])
@@ -51,7 +51,7 @@ class BatchWriter:
         return sums
 
     def close(self) -> None:
-        """Give up: nothing more is written."""
+        """Nothing more is written."""
         for column in self._columns.values():
             column.close()
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +13,35 @@ import numpy.typing as npt
 from gagar_mcore.records.store import FileSum, RecordError
 
 DESCRIPTION = "columns.json"
-BUFFER_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 20
 
 Column = npt.NDArray[Any]
 
 
 class ColumnFile:
-    """A column `[n, *width]` that grows at its end and is hashed as it is written."""
+    """A column `[n, *width]` that grows at its end, and is hashed beside the writing, on a thread of its own."""
 
     def __init__(self, directory: Path, name: str, dtype: npt.DTypeLike, width: tuple[int, ...] = ()) -> None:
         self.name, self.dtype, self.width = name, np.dtype(dtype), width
         self.path = directory / f"{name}.bin"
-        self._file = open(self.path, "wb", buffering=BUFFER_BYTES)  # noqa: SIM115  (closed by `close`)
+        self._file = open(self.path, "wb")  # noqa: SIM115  (closed by `close`)
+        self._block: list[memoryview] = []  # not yet written
+        self._rows = self._bytes = self._waiting = 0
         self._hash = hashlib.sha256()
-        self._rows = self._bytes = 0
-        self._chunk = max(1, BUFFER_BYTES // max(1, self.dtype.itemsize * int(np.prod(width))))
+        self._hasher = ThreadPoolExecutor(1)
+        self._hashing: Future[None] | None = None
 
     def append(self, rows: Column) -> None:
         """rows `[m, *width]`, of a type that the column's can hold. Raises ValueError for another width."""
         if rows.shape[1:] != self.width:
             raise ValueError(f"{self.name}: rows are {list(rows.shape[1:])}, those before are {list(self.width)}")
-        for start in range(0, len(rows), self._chunk):
-            data = np.ascontiguousarray(rows[start : start + self._chunk], self.dtype).reshape(-1).view(np.uint8).data
-            self._file.write(data)
-            self._hash.update(data)
-            self._bytes += len(data)
+        at_once = max(1, BLOCK_BYTES // max(1, self.dtype.itemsize * int(np.prod(self.width))))
+        for start in range(0, len(rows), at_once):
+            data = np.ascontiguousarray(rows[start : start + at_once], self.dtype).reshape(-1).view(np.uint8).data
+            self._block.append(data)
+            self._waiting += len(data)
+            if self._waiting >= BLOCK_BYTES:
+                self._write()
         self._rows += len(rows)
 
     @property
@@ -44,9 +49,21 @@ class ColumnFile:
         return {"dtype": self.dtype.str, "shape": [self._rows, *self.width]}
 
     def close(self) -> FileSum:
-        """The file's sum. It is not yet durable."""
+        """The file's sum. It is not yet durable. May be called again."""
+        if not self._file.closed:
+            self._write()
+        self._hasher.shutdown()
         self._file.close()
         return self._bytes, self._hash.hexdigest()
+
+    def _write(self) -> None:
+        block = b"".join(self._block)
+        self._block, self._waiting = [], 0
+        self._file.write(block)
+        self._bytes += len(block)
+        if self._hashing is not None:
+            self._hashing.result()
+        self._hashing = self._hasher.submit(self._hash.update, block)
 
 
 def describe(directory: Path, columns: Mapping[str, ColumnFile]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from gagar_mcore.credit import Aggregation, aggregation_weights
 from gagar_mcore.records.batch import trained_segments
 from gagar_mcore.records.batch_writer import BatchWriter
+from gagar_mcore.records.columns import Column
 from gagar_mcore.records.experts import open_experts
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import FileSum
@@ -32,12 +33,19 @@ class BatchBuilder:
             advantage = group.credit.advantages.get(trajectory.id)
             if advantage is None or not trajectory.generated_tokens:
                 continue
-            path = self._layout.experts(group.step, trajectory.id)
-            experts = None if trajectory.experts is None else open_experts(path, trajectory.experts)
-            self._writer.append(trajectory, advantage, experts)
+            self._writer.append(trajectory, advantage, self._experts(group, trajectory))
             self._owners += [trajectory.id] * len(trained_segments(trajectory))
             self._tokens.append(trajectory.generated_tokens)
             self._prompts.append(group.id)
+
+    def _experts(self, group: Group, trajectory: Trajectory) -> Column | None:
+        if trajectory.experts is None:
+            return None
+        return open_experts(self._layout.experts(group.step, trajectory.id), trajectory.experts)
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        self._writer.close()
 
     def finish(self, aggregation: Aggregation) -> tuple[dict[str, Any], dict[str, FileSum]]:
         """What the manifest says of the batch, and the sums of its files. The prompts of `prompt-mean` are the groups; a

@@ -9,18 +9,18 @@ import pytest
 
 from gagar_mcore.records.batch import KIND, read_batch
 from gagar_mcore.records.batch_writer import BatchWriter
-from gagar_mcore.records.columns import BUFFER_BYTES, ColumnFile, describe, open_columns, save_columns
+from gagar_mcore.records.columns import BLOCK_BYTES, ColumnFile, describe, open_columns, save_columns
 from gagar_mcore.records.experts import UNKNOWN
 from gagar_mcore.records.store import RecordError, begin_directory, file_sum, finish_directory, read_manifest
 from gagar_mcore.records.types import Trajectory
 
 
 def test_a_column_that_grew_is_the_rows_end_to_end_and_its_sum_is_the_files(tmp_path: Path) -> None:
-    parts = [np.arange(n * 6, dtype=np.int32).reshape(n, 2, 3) for n in (3, 0, BUFFER_BYTES // 20, 1)]
+    parts = [np.arange(n * 6, dtype=np.int32).reshape(n, 2, 3) for n in (3, 0, BLOCK_BYTES // 20, 1)]
     column = ColumnFile(tmp_path, "numbers", np.int16, (2, 3))
     for part in parts:
         column.append(part)
-    assert column.close() == file_sum(tmp_path / "numbers.bin")
+    assert column.close() == file_sum(tmp_path / "numbers.bin") == column.close()
     describe(tmp_path, {"numbers": column})
     np.testing.assert_array_equal(open_columns(tmp_path)["numbers"], np.concatenate(parts).astype(np.int16))
 
