@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import pytest
 from proxied import QWEN3, RENDERERS, Scripted, bash
 from test_proxy_runner import fix
 
+from gagar_mcore.agent import grammar
 from gagar_mcore.agent.calls import Answer
+from gagar_mcore.agent.compact import CompactTools
 from gagar_mcore.agent.proxy.runner import OutsideAgent, OutsideRunner
 from gagar_mcore.agent.renderer import Renderer, load_renderer
-from gagar_mcore.agent.session import SessionKey, SessionLimits
+from gagar_mcore.agent.session import SessionKey, SessionLimits, SessionRunner
 from gagar_mcore.config.rollout import EngineSection
 from gagar_mcore.config.shipped import shipped_checkpoint
 from gagar_mcore.engine.embedded import start_embedded
@@ -131,6 +134,71 @@ def test_mini_swe_agent_with_the_tiny_policy_comes_to_an_end(tmp_path: Path) -> 
     assert trajectory.turns and {span.version for span in trajectory.weight_spans} == {4}
     own = [(p, m) for p, m in zip(trajectory.logprobs, trajectory.loss_mask, strict=True) if m]
     assert len(own) == sum(turn.generated_tokens for turn in trajectory.turns) and all(p < 0 for p, _ in own)
+
+
+COMPACT_AGENT = """
+import json, os, sys, urllib.request
+sys.path.insert(0, "/own")
+import grammar
+
+def ask(messages):
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    body = json.dumps({"model": "m", "messages": messages}).encode()
+    reply = urllib.request.urlopen(urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers))
+    return json.load(reply)["choices"][0]["message"]
+
+def act(action, view, files):
+    if (name := grammar.file_needed(action, view)) and os.path.exists(name):
+        files.setdefault(name, open(name).read())
+    effect = grammar.apply(action, view, files)
+    if effect and effect.file:
+        files[effect.file] = effect.text
+        open(effect.file, "w").write(effect.text)
+    return effect
+
+messages, view, files = [{"role": "user", "content": sys.argv[1]}], None, {}
+while True:
+    messages.append(ask(messages))
+    action = grammar.parse(messages[-1]["content"])
+    effect = act(action, view, files) if action else None
+    if effect and isinstance(action, grammar.Done):
+        break
+    view = effect.view if effect else view
+    messages.append({"role": "tool", "tool_call_id": "", "content": effect.observation if effect else "error"})
+"""
+
+
+def test_an_outside_agent_that_works_like_ours_leaves_the_same_trajectories(tmp_path: Path) -> None:
+    """Token for token and log-prob for log-prob, on the real engine: the proxy adds nothing and loses nothing."""
+    checkpoint = shipped_checkpoint("tiny-mimo-v2")
+    assert checkpoint is not None
+    task = load_task(write_task(TASK, tmp_path / "tasks"))
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "agent.py").write_text(COMPACT_AGENT)
+    shutil.copy(grammar.__file__, tmp_path / "own" / "grammar.py")
+    agent = OutsideAgent(("python3", "/own/agent.py", "{instruction}"), {"/own": tmp_path / "own"}, grace_s=1.0)
+    limits = SessionLimits(max_turns=6, max_new_tokens=32, max_context=500, temperature=1.0, deadline_s=60.0)
+    keys = [SessionKey(1, "train", 1, "g", member) for member in range(6)]
+
+    async def main() -> list[tuple[Trajectory, Trajectory]]:
+        pool = LocalPool(2)
+        engine = await start_embedded(checkpoint, 0, EngineSection(), tmp_path / "log", max_context=500, record_experts=True)
+        try:
+            own = SessionRunner(pool, CompactTools(), load_renderer(checkpoint), limits, Limits())
+            outside = OutsideRunner(pool, agent, own.renderer, limits, Limits())
+            return [(await own.run(key, task, engine), await outside.run(key, task, engine)) for key in keys]
+        finally:
+            await engine.close()
+            await pool.close()
+
+    pairs = asyncio.run(asyncio.wait_for(main(), 150))
+    for ours, theirs in pairs:
+        length = len(theirs.token_ids)  # an observation that nothing follows is not told to the proxy
+        assert ours.token_ids[:length] == theirs.token_ids and not any(ours.loss_mask[length:])
+        assert ours.logprobs[:length] == theirs.logprobs and ours.loss_mask[:length] == theirs.loss_mask
+        assert (ours.weight_spans, ours.patch, theirs.segment_starts) == (theirs.weight_spans, theirs.patch, [0])
+        assert [turn.action for turn in ours.turns] == [turn.action for turn in theirs.turns]
+    assert any(ours.patch for ours, _ in pairs)
 
 
 OPENAI_CLIENT = """
