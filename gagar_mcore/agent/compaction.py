@@ -42,7 +42,7 @@ class Compaction:
         """Answer and observation of as many of the last turns as `most` tokens hold, in order; answers with their own ids."""
         kept: list[list[int]] = []
         for turn, (start, end) in zip(reversed(transcript.turns), reversed(transcript.answers), strict=True):
-            ids = transcript.token_ids[start:end] + self.renderer.observation(turn.observation)
+            ids = [*transcript.token_ids[start:end], *self.renderer.observation(turn.observation)]
             most -= len(ids)
             if most < 0:
                 break

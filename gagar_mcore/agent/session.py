@@ -3,18 +3,19 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Literal
 
 from gagar_mcore.agent.answering import Answering
+from gagar_mcore.agent.compaction import Compaction
 from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.agent.tools import ToolResult, ToolSession, ToolSet
-from gagar_mcore.engine.protocol import Engine, EngineError, GenerateRequest, Generation, RoutedTokens
+from gagar_mcore.agent.transcript import Transcript
+from gagar_mcore.engine.protocol import Engine, EngineError, GenerateRequest, Generation
 from gagar_mcore.randomness import derive_seed
-from gagar_mcore.records.experts import UNKNOWN, Experts
+from gagar_mcore.records.experts import Experts
 from gagar_mcore.records.store import FileSum
-from gagar_mcore.records.types import EndReason, InvalidReason, Trajectory, Turn, WeightSpan
+from gagar_mcore.records.types import EndReason, InvalidReason, Trajectory, Turn
 from gagar_mcore.tasks.question import Problem, Question
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.patch import BASE, extract_patch
@@ -23,13 +24,20 @@ from gagar_sandbox.types import Limits, SandboxLost, SandboxPool, SandboxSpec
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Budgets of one session in turns and tokens; `deadline_s` is the backstop in wall time, beside the task's own."""
+    """Budgets of one session in turns and tokens; `deadline_s` is the backstop in wall time, beside the task's own. When another
+    turn does not fit into `max_context`, the session stops, or `overflow` has its context begin anew (see `Compaction`)."""
 
     max_turns: int
     max_new_tokens: int
     max_context: int
     temperature: float
     deadline_s: float
+    overflow: Literal["stop", "compact"] = "stop"
+
+    @property
+    def most_read(self) -> int:
+        """Tokens that a context may have where a turn is to follow."""
+        return self.max_context - self.max_new_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,41 +53,6 @@ class SessionKey:
     @property
     def trajectory_id(self) -> str:
         return f"{self.group_id}-m{self.member:02d}"
-
-
-@dataclass(slots=True)
-class Transcript:
-    """The session so far; `token_ids`, `logprobs` and `loss_mask` always have equal lengths."""
-
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    loss_mask: list[int] = field(default_factory=list)
-    weight_spans: list[WeightSpan] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
-    routed: list[RoutedTokens] = field(default_factory=list)
-
-    def add_context(self, ids: list[int]) -> None:
-        self.token_ids += ids
-        self.logprobs += [0.0] * len(ids)
-        self.loss_mask += [0] * len(ids)
-
-    def add_generation(self, generation: Generation) -> None:
-        offset = len(self.token_ids)
-        self.token_ids += generation.token_ids
-        self.logprobs += generation.logprobs
-        self.loss_mask += [1] * len(generation.token_ids)
-        self.weight_spans += [WeightSpan(s.version, s.start + offset, s.end + offset) for s in generation.weight_spans]
-        if (new := generation.routed) is not None:
-            self.routed = [*(earlier for earlier in self.routed if earlier.start < new.start), new]
-
-    def experts(self) -> Experts | None:
-        """Of every token, `UNKNOWN` where the engine has not said; what it said last counts. None where it never did."""
-        if not self.routed:
-            return None
-        experts = np.full((len(self.token_ids), *self.routed[0].experts.shape[1:]), UNKNOWN, np.int16)
-        for routed in self.routed:
-            experts[routed.start : routed.start + len(routed.experts)] = routed.experts
-        return experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +98,7 @@ class SessionRunner:
             token_ids=transcript.token_ids,
             logprobs=transcript.logprobs,
             loss_mask=transcript.loss_mask,
+            segment_starts=transcript.segment_starts,
             weight_spans=transcript.weight_spans,
             turns=transcript.turns,
             patch=patch,
@@ -146,21 +120,24 @@ class SessionRunner:
 
     async def _answer(self, key: SessionKey, task: Question, engine: Engine, transcript: Transcript) -> tuple[EndReason, str]:
         transcript.add_context(self.renderer.prompt(task.instruction))
-        end = await self._turns(key, Answering(), engine, transcript)
+        end = await self._turns(key, task.instruction, Answering(), engine, transcript)
         return end, transcript.turns[-1].action if end == "finished" else ""
 
     async def _in_sandbox(self, key: SessionKey, task: Task, engine: Engine, transcript: Transcript) -> tuple[EndReason, str]:
         spec = SandboxSpec(task.repository, task.workdir, {BASE: task.repository}, self.sandbox_limits)
         sandbox = await self.pool.acquire(spec)
         try:
-            transcript.add_context(self.renderer.prompt(self.tools.prompt(task), self.tools.declared))
-            end = await self._turns(key, self.tools.open(sandbox, task), engine, transcript)
+            prompt = self.tools.prompt(task)
+            transcript.add_context(self.renderer.prompt(prompt, self.tools.declared))
+            end = await self._turns(key, prompt, self.tools.open(sandbox, task), engine, transcript)
             return end, await extract_patch(sandbox, task)
         finally:
             await sandbox.close()
 
-    async def _turns(self, key: SessionKey, tools: ToolSession, engine: Engine, transcript: Transcript) -> EndReason:
-        if not self._leaves_room(transcript, []):
+    async def _turns(
+        self, key: SessionKey, prompt: str, tools: ToolSession, engine: Engine, transcript: Transcript
+    ) -> EndReason:
+        if transcript.context_length > self.limits.most_read:
             return "max_context"
         for index in range(self.limits.max_turns):
             started = time.monotonic()
@@ -174,20 +151,27 @@ class SessionRunner:
                 return "max_tokens"
             if result.finished:
                 return "finished"
-            observation = self.renderer.observation(result.observation)
-            if not self._leaves_room(transcript, observation):
+            if not self._goes_on(transcript, prompt, result.observation):
                 return "max_context"
-            transcript.add_context(observation)
         return "max_turns"
 
-    def _leaves_room(self, transcript: Transcript, context: list[int]) -> bool:
-        """Whether another turn fits behind `context`. What does not fit is not kept: the trainer would have to hold it."""
-        return len(transcript.token_ids) + len(context) + self.limits.max_new_tokens <= self.limits.max_context
+    def _goes_on(self, transcript: Transcript, prompt: str, observation: str) -> bool:
+        """Prepare for another turn, if one fits. What does not is not kept: the trainer would have to hold it."""
+        context = self.renderer.observation(observation)
+        if transcript.context_length + len(context) <= self.limits.most_read:
+            transcript.add_context(context)
+            return True
+        if self.limits.overflow == "stop":
+            return False
+        opening = Compaction(self.renderer, self.tools.declared, self.limits.most_read).opening(prompt, transcript)
+        if opening is not None:
+            transcript.begin_segment(opening)
+        return opening is not None
 
     def _request(self, key: SessionKey, turn: int, transcript: Transcript) -> GenerateRequest:
         return GenerateRequest(
             session_id=key.trajectory_id,
-            input_ids=list(transcript.token_ids),
+            input_ids=transcript.context,
             max_new_tokens=self.limits.max_new_tokens,
             temperature=self.limits.temperature,
             seed=derive_seed(key.seed, f"sample/{key.purpose}", key.step, key.group_id, key.member, turn),

@@ -1,5 +1,7 @@
 """Every token of a session, as it was read or generated."""
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,12 +13,13 @@ from gagar_mcore.records.types import Turn, WeightSpan
 
 @dataclass(slots=True)
 class Transcript:
-    """The session so far; `token_ids`, `logprobs` and `loss_mask` always have equal lengths. `segment_starts` as in a
-    `Trajectory`; `answers`: the tokens `[start, end)` that each turn generated."""
+    """The session so far; `token_ids` (int32), `logprobs` (float32) and `loss_mask` (uint8) always have equal lengths: nine bytes
+    a token, since thousands of sessions live at once. `segment_starts` as in a `Trajectory`; `answers`: the tokens `[start, end)`
+    that each turn generated."""
 
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    loss_mask: list[int] = field(default_factory=list)
+    token_ids: "array[int]" = field(default_factory=lambda: array("i"))
+    logprobs: "array[float]" = field(default_factory=lambda: array("f"))
+    loss_mask: "array[int]" = field(default_factory=lambda: array("B"))
     weight_spans: list[WeightSpan] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     routed: list[RoutedTokens] = field(default_factory=list)
@@ -24,7 +27,7 @@ class Transcript:
     answers: list[tuple[int, int]] = field(default_factory=list)
 
     @property
-    def context(self) -> list[int]:
+    def context(self) -> "array[int]":
         """What the policy reads next: the newest segment."""
         return self.token_ids[self.segment_starts[-1] :]
 
@@ -32,21 +35,21 @@ class Transcript:
     def context_length(self) -> int:
         return len(self.token_ids) - self.segment_starts[-1]
 
-    def begin_segment(self, ids: list[int]) -> None:
+    def begin_segment(self, ids: Sequence[int]) -> None:
         """From here on the policy reads `ids` in place of all that was before."""
         self.segment_starts.append(len(self.token_ids))
         self.add_context(ids)
 
-    def add_context(self, ids: list[int]) -> None:
-        self.token_ids += ids
-        self.logprobs += [0.0] * len(ids)
-        self.loss_mask += [0] * len(ids)
+    def add_context(self, ids: Sequence[int]) -> None:
+        self.token_ids.extend(ids)
+        self.logprobs.frombytes(bytes(self.logprobs.itemsize * len(ids)))
+        self.loss_mask.frombytes(bytes(len(ids)))
 
     def add_generation(self, generation: Generation) -> None:
         offset = len(self.token_ids)
-        self.token_ids += generation.token_ids
-        self.logprobs += generation.logprobs
-        self.loss_mask += [1] * len(generation.token_ids)
+        self.token_ids.extend(generation.token_ids)
+        self.logprobs.extend(generation.logprobs)
+        self.loss_mask.frombytes(b"\1" * len(generation.token_ids))
         self.weight_spans += [WeightSpan(s.version, s.start + offset, s.end + offset) for s in generation.weight_spans]
         self.answers.append((offset, len(self.token_ids)))
         if (new := generation.routed) is not None:

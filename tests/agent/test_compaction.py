@@ -53,7 +53,7 @@ def test_an_opening_is_the_prompt_and_the_last_turns_with_their_own_ids_in_half_
     assert opening is not None and len(opening) <= len(shortest) + (most - len(shortest)) // 2
     assert opening[0] == shortest[0] and opening[-1] == shortest[-1]  # up to where an answer begins
     kept = opening.count(RENDERER.stop_token_ids[0])
-    tail = transcript.token_ids[transcript.answers[-kept][0] :] if kept else []
+    tail = list(transcript.token_ids[transcript.answers[-kept][0] :]) if kept else []
     assert opening[len(opening) - len(tail) :] == tail
     assert len(tail) <= (most - len(shortest)) // 4
 
@@ -83,7 +83,7 @@ class Listening(Parrot):
         self.read: list[list[int]] = []
 
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[Generation]:
-        self.read.append(requests[0].input_ids)
+        self.read.append(list(requests[0].input_ids))
         return await super().generate(requests)
 
 
