@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from pathlib import Path
 
 from gagar_mcore.config.rollout import EngineSection
 from gagar_mcore.engine.protocol import EngineError
@@ -19,9 +20,10 @@ class Updater:
     """Where the weights do not come as `section.server.update` says, or a checksum differs afterwards, the server reads the whole
     published directory."""
 
-    def __init__(self, section: EngineSection) -> None:
+    def __init__(self, section: EngineSection, receiver: Path | None) -> None:
+        """receiver: see `weights.follow`."""
         self._section = section
-        self._transport = open_transport(section)
+        self._transport = open_transport(section, receiver)
 
     async def bring(self, order: Order, update: Update) -> None:
         """The server that takes these orders is paused. Raises EngineError where it does not hold the weights in the end: it may
@@ -54,7 +56,7 @@ class Updater:
             raise EngineError(f"the server holds other values than {update.weights} of {', '.join(differing)}")
 
 
-def open_transport(section: EngineSection) -> Transport:
+def open_transport(section: EngineSection, receiver: Path | None) -> Transport:
     match section.server.update:
         case "disk":
             return Disk()
@@ -63,4 +65,4 @@ def open_transport(section: EngineSection) -> Transport:
         case "distributed":
             return Broadcast(section.server.tp, "nccl" if section.device == "cuda" else "gloo", section.start_timeout_s)
         case "delta":
-            return Delta()
+            return Delta(receiver, section.start_timeout_s)

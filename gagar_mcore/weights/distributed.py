@@ -2,15 +2,16 @@
 
 import asyncio
 import uuid
+from dataclasses import asdict
+from pathlib import Path
 
 from gagar_mcore.weights.buckets import BUCKET_BYTES, plan_buckets
 from gagar_mcore.weights.files import TensorFiles
 from gagar_mcore.weights.group import Backend, Group
 from gagar_mcore.weights.hosts import host_id
-from gagar_mcore.weights.transfers import Offer, Transfer, Transfers
+from gagar_mcore.weights.mailbox import Unanswered
+from gagar_mcore.weights.sender import Offer, Transfer, transfers
 from gagar_mcore.weights.transport import Order, TransportError, Update, session
-
-POLL_S = 0.02
 
 
 class Broadcast:
@@ -22,28 +23,19 @@ class Broadcast:
         self._bucket_bytes = bucket_bytes
 
     async def bring(self, order: Order, update: Update) -> None:
-        transfers = Transfers(update.weights.absolute().parents[1])
         group = Group(f"{update.weights.name}-{uuid.uuid4().hex}", self._ranks, self._backend, self._timeout_s)
-        transfer = Transfer(update.weights.name, self._bucket_bytes, group, host_id())
-        transfers.ask(transfer)
-        try:
-            await self._receive(order, update, group, await self._offer(transfers, transfer))
-        finally:
-            transfers.withdraw(transfer)
+        await self._receive(order, update, group, await self._offer(update.weights.absolute(), group))
 
     async def close(self) -> None: ...
 
-    async def _offer(self, transfers: Transfers, transfer: Transfer) -> Offer:
+    async def _offer(self, weights: Path, group: Group) -> Offer:
+        transfer = Transfer(weights.name, self._bucket_bytes, group, host_id())
         try:
-            async with asyncio.timeout(self._timeout_s):
-                while (offer := transfers.offered(transfer)) is None:
-                    if not transfers.is_attended:
-                        raise TransportError(f"{transfer.weights}: no trainer is there to send them")
-                    await asyncio.sleep(POLL_S)
-        except TimeoutError as error:
-            raise TransportError(f"{transfer.weights}: no trainer offers to send them within {self._timeout_s:g} s") from error
+            offer = Offer(**await transfers(weights.parents[1]).ask(group.name, asdict(transfer), self._timeout_s))
+        except Unanswered as error:
+            raise TransportError(f"{weights.name}: no trainer offers to send them: {error}") from error
         if offer.error:
-            raise TransportError(f"{transfer.weights}: the trainer does not send them: {offer.error}")
+            raise TransportError(f"{weights.name}: the trainer does not send them: {offer.error}")
         return offer
 
     async def _receive(self, order: Order, update: Update, group: Group, offer: Offer) -> None:

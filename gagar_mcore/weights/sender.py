@@ -1,69 +1,68 @@
-"""A thread of the trainer that sends published weights to the servers that ask for them in the run directory."""
+"""What the trainer sends to servers that ask for published weights, in the mailbox `transfers/` of the run directory."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from typing import Any
 
 import torch
 
 from gagar_mcore.weights.buckets import plan_buckets
 from gagar_mcore.weights.files import TensorFiles
-from gagar_mcore.weights.group import Sending, listening
+from gagar_mcore.weights.group import Group, Sending, listening
 from gagar_mcore.weights.hosts import reachable_address
-from gagar_mcore.weights.transfers import Offer, Transfer, Transfers
+from gagar_mcore.weights.mailbox import Mailbox
 
-POLL_S = 0.05
 log = logging.getLogger(__name__)
 
 
-@contextmanager
-def sending(run: Path) -> Iterator[None]:
-    """Serve the transfers of a run while it lasts; those under way are finished."""
-    over, transfers = Event(), Transfers(run)
-    thread = Thread(target=_serve, args=(transfers, over), name="weights sender", daemon=True)
-    with transfers.attended():
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-    thread.join()
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Published weights by their folder's name, and the group to send them in; asker: the host that asks, see `hosts.host_id`."""
+
+    weights: str
+    bucket_bytes: int
+    group: Group
+    asker: str
 
 
-def _serve(transfers: Transfers, over: Event) -> None:
-    """Each transfer has a thread, so that a server which hangs keeps no other waiting."""
-    threads: dict[str, Thread] = {}
-    while not over.wait(POLL_S):
-        for transfer in transfers.asked():
-            if transfer.group.name not in threads:
-                thread = Thread(target=_send, args=(transfers, transfer), name=transfer.group.name, daemon=True)
-                threads[transfer.group.name] = thread
-                thread.start()
-    for thread in threads.values():
-        thread.join()
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Where the group's store listens; error: why nothing will be sent."""
+
+    address: str = ""
+    port: int = 0
+    error: str = ""
 
 
-def _send(transfers: Transfers, transfer: Transfer) -> None:
+def transfers(run: Path) -> Mailbox:
+    return Mailbox(run / "transfers")
+
+
+def sending(run: Path) -> AbstractContextManager[None]:
+    """Serve the transfers of a run while it lasts. Each has a thread, so that a server which hangs keeps no other waiting."""
+    return transfers(run).attended(partial(_answer, run))
+
+
+def _answer(run: Path, name: str, question: Any) -> None:
+    transfer = Transfer(**{**question, "group": Group(**question["group"])})
     try:
-        send(transfers, transfer)
-    except (RuntimeError, ValueError, OSError) as error:  # the server's own orders fail, and say so
+        _send(run, name, transfer)
+    except (RuntimeError, ValueError, OSError) as error:  # the server's own orders fail, too
         log.warning("weights %s: not sent: %s", transfer.weights, error)
+        transfers(run).answer(name, asdict(Offer(error=str(error))))
 
 
-def send(transfers: Transfers, transfer: Transfer) -> None:
-    """Offer the transfer and send the weights, bucket after bucket. Raises RuntimeError where the server does not take them in
-    time, ValueError where there are none."""
-    try:
-        files = TensorFiles(transfers.run / "weights" / Path(transfer.weights).name)
-        buckets = plan_buckets(files, transfer.bucket_bytes)
-    except ValueError as error:
-        transfers.offer(transfer, Offer(error=str(error)))
-        raise
+def _send(run: Path, name: str, transfer: Transfer) -> None:
+    """Offer the weights and send them, bucket after bucket. Raises RuntimeError where the server does not take them in time,
+    ValueError where there are none."""
+    files = TensorFiles(run / "weights" / Path(transfer.weights).name)
+    buckets = plan_buckets(files, transfer.bucket_bytes)
     memory = torch.empty(max(bucket.nbytes for bucket in buckets), dtype=torch.uint8)
     with listening() as port:
-        transfers.offer(transfer, Offer(reachable_address(transfer.asker), port.getsockname()[1]))
+        transfers(run).answer(name, asdict(Offer(reachable_address(transfer.asker), port.getsockname()[1])))
         group = Sending(transfer.group, port)
     for bucket in buckets:
         group.broadcast(bucket.fill(files, memory).to(transfer.group.device))

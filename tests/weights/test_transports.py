@@ -1,18 +1,24 @@
 """Weights sent by this process and taken by another, as a server does, and what is said where they do not come."""
 
 import asyncio
+import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
+from gagar_mcore.records.store import publish_directory
 from gagar_mcore.weights.buckets import plan_buckets
 from gagar_mcore.weights.distributed import Broadcast
 from gagar_mcore.weights.files import TensorFiles
+from gagar_mcore.weights.follow import Delta
+from gagar_mcore.weights.receiver import receiving
 from gagar_mcore.weights.sender import sending
 from gagar_mcore.weights.tensor import SharedMemory
 from gagar_mcore.weights.transport import Disk, TransportError, Update
@@ -138,12 +144,12 @@ def test_the_trainer_s_sender_sends_to_several_servers_and_leaves_nothing_behind
         asyncio.run(bring_all())
     for receiver in receivers:
         assert_equal(receiver.found, weights)
-    assert list((run / "transfers").iterdir()) == []
+    assert list((run / "transfers").iterdir()) == []  # by then the mark of the sender, too
 
 
 def test_without_a_sender_or_without_the_weights_a_server_is_told_nothing(weights):
     transport, orders = Broadcast(1, "gloo", 20.0), Orders()
-    with pytest.raises(TransportError, match="0-000003: no trainer is there to send them"):
+    with pytest.raises(TransportError, match=r"0-000003: no trainer offers to send them: .*nobody is there"):
         asyncio.run(transport.bring(orders, Update(weights, 3, flush=True)))
     with (
         sending(weights.parents[1]),
@@ -155,8 +161,8 @@ def test_without_a_sender_or_without_the_weights_a_server_is_told_nothing(weight
 
 def test_a_sender_that_was_killed_is_waited_for_no_longer_than_the_deadline(weights):
     (weights.parents[1] / "transfers").mkdir()
-    (weights.parents[1] / "transfers" / "sender").touch()
-    with pytest.raises(TransportError, match=r"no trainer offers to send them within 0\.3 s"):
+    (weights.parents[1] / "transfers" / "attended").touch()
+    with pytest.raises(TransportError, match=r"no trainer offers to send them: .*no answer within 0\.3 s"):
         asyncio.run(Broadcast(1, "gloo", 0.3).bring(Orders(), Update(weights, 3, flush=True)))
 
 
@@ -178,3 +184,37 @@ def test_the_server_reads_a_published_directory(weights):
     asyncio.run(Disk().bring(orders, Update(weights, 3, flush=False)))
     body = {"model_path": str(weights), "weight_version": "3", "flush_cache": False}
     assert orders.given == [("/update_weights_from_disk", body)]
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["in this process", "by a receiver beside the server"])
+def test_the_server_reads_a_copy_that_follows(weights, tmp_path, beside):
+    shutil.copytree(weights, tmp_path / "files")
+    shutil.rmtree(weights)
+    publish_directory(
+        weights, "weights", 1, lambda directory: shutil.copytree(tmp_path / "files", directory, dirs_exist_ok=True) and {}
+    )
+    mailbox = tmp_path / "policy.receiver"
+
+    def obey(path, body):
+        assert_equal(load_file(Path(body["model_path"]) / "model.safetensors"), weights)
+        return {}
+
+    async def follow():
+        transport, orders = Delta(mailbox if beside else None, 10.0), Orders(obey)
+        await transport.bring(orders, Update(weights, 3, flush=True))
+        with pytest.raises(TransportError, match="not published"):
+            await transport.bring(orders, Update(weights.with_name("0-000009"), 9, flush=True))
+        await transport.close()
+        return orders.given
+
+    with receiving(mailbox) if beside else nullcontext():
+        [(path, body)] = asyncio.run(follow())
+    assert path == "/update_weights_from_disk" and body["weight_version"] == "3"
+    assert not Path(body["model_path"]).exists()
+
+
+def test_where_no_receiver_is_the_server_is_told_nothing(weights, tmp_path):
+    orders = Orders()
+    with pytest.raises(TransportError, match=r"0-000003: no receiver follows: .*nobody is there"):
+        asyncio.run(Delta(tmp_path / "policy.receiver", 10.0).bring(orders, Update(weights, 3, flush=True)))
+    assert orders.given == []
