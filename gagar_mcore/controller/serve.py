@@ -13,11 +13,12 @@ from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.config.rollout import EngineSection
 from gagar_mcore.controller.run import initial_checkpoint
 from gagar_mcore.controller.serving import grader_serving, policy_serving
-from gagar_mcore.engine.attach import write_address
+from gagar_mcore.engine.attach import receiver_beside, write_address
 from gagar_mcore.engine.protocol import EngineError
 from gagar_mcore.engine.server import ServerProcess, start_server
 from gagar_mcore.engine.sglang_flags import Role, Serving
 from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.weights.receiver import receiving
 
 NAME = r"[A-Za-z0-9-]{0,64}"
 STOP = (signal.SIGINT, signal.SIGTERM)
@@ -38,7 +39,7 @@ async def _serve(recipe: Recipe, role: Role, name: str) -> None:
     address = layout.server(name)
     with _stopped_by_signals():
         async with _running(serving, section, layout.logs / f"{name}-server.log") as server:
-            with write_address(address, server.endpoint):
+            with receiving(receiver_beside(address)), write_address(address, server.endpoint):
                 print(f"{name}: {serving.weights} on {server.endpoint.url}, keys in {address}", flush=True)
                 await asyncio.shield(server.ended)
                 raise EngineError(server.obituary())

@@ -21,6 +21,7 @@ class AttachedServer:
     """A Server that is not ours to end; whether it lives, only its health tells."""
 
     endpoint: Endpoint
+    receiver: Path | None = None
     ended: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
@@ -47,7 +48,13 @@ async def attach_server(file: Path, deadline_s: float) -> AttachedServer:
     """Raises EngineError where no healthy server is found in time."""
     endpoint = read_address(file)
     await wait_healthy(endpoint, deadline_s)
-    return AttachedServer(endpoint)
+    receiver = receiver_beside(file)
+    return AttachedServer(endpoint, receiver if receiver.is_dir() else None)
+
+
+def receiver_beside(file: Path) -> Path:
+    """The mailbox of the receiver that runs beside the server whose address `file` has."""
+    return file.with_suffix(".receiver")
 
 
 def find_addresses(attach: str | Sequence[str]) -> list[Path]:

@@ -30,6 +30,10 @@ class Server(Protocol):
     def endpoint(self) -> Endpoint: ...
 
     @property
+    def receiver(self) -> Path | None:
+        """The mailbox of what brings weights to its host, see `weights.receiver`; None where this process does."""
+
+    @property
     def ended(self) -> asyncio.Future[int]: ...
 
     @property
@@ -78,6 +82,10 @@ class ServerProcess:
         finally:
             os.close(output)
         return cls(process, endpoint, log)
+
+    @property
+    def receiver(self) -> None:
+        return None
 
     @property
     def pid(self) -> int:

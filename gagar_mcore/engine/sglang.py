@@ -35,7 +35,7 @@ class SGLangEngine:
         self._serving = serving
         self._section = section
         self._client = HttpClient(server.endpoint)
-        self._updater = Updater(section)
+        self._updater = Updater(section, server.receiver)
         self._read: dict[str, int] = {}  # tokens of each session whose experts are known
         self._released = False
         self._control = asyncio.Lock()  # weights and memory change one after the other; meanwhile no health is asked for
