@@ -38,6 +38,7 @@ def trajectory_metrics(pairs: Sequence[tuple[Problem, Trajectory]], is_clean: Cl
         "clean_share": clean / max(1, len(patches)),
         "clean_rate": clean / max(1, sum(isinstance(task, Task) for task, _ in valid)),
         "turns_mean": mean([len(t.turns) for _, t in valid]),
+        "segments_mean": mean([len(t.segments) for _, t in valid]),
         "tokens_mean": mean([t.generated_tokens for _, t in valid]),
         "entropy": -sum(sum(t.logprobs) for _, t in valid) / max(1, generated),
         "invalid": len(pairs) - len(valid),
