@@ -52,7 +52,8 @@ class Updater:
         held = (await order("/model_info", None))["weight_version"]
         if held != str(update.version):
             raise EngineError(f"the server holds version {held} where {update.version} was loaded")
-        if self._section.device == "cpu" and (differing := await differing_parameters(order, update.weights)):
+        differing = await differing_parameters(order, update.weights, on_gpu=self._section.device == "cuda")
+        if differing:
             raise EngineError(f"the server holds other values than {update.weights} of {', '.join(differing)}")
 
 

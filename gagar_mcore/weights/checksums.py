@@ -2,13 +2,14 @@
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from gagar_mcore.weights.gpu_hash import gpu_hash
 from gagar_mcore.weights.published import PLAIN, PublishedCheckpoint
 from gagar_mcore.weights.transport import Order
 
@@ -26,15 +27,16 @@ class Parameters:
     divided: dict[str, Tensor] = field(default_factory=dict)
 
 
-async def differing_parameters(order: Order, weights: Path) -> list[str]:
-    """Those of `last_parameters` that the server holds other values of; what its ranks divide is left out where they are several.
-    They are hashed by the server on the host."""
+async def differing_parameters(order: Order, weights: Path, on_gpu: bool) -> list[str]:
+    """Those of `last_parameters` that the server holds other values of. What its ranks divide is left out where they are several,
+    and on a GPU, where some kernels want it in another order."""
     expected = await asyncio.to_thread(last_parameters, PublishedCheckpoint(weights))
     others = ["embed_tokens", "lm_head", *(f"model.layers.{layer}." for layer in range(expected.layer))]
     answer = await order("/weights_checker", {"action": "checksum", "skip_tensor_list": others})
     ranks: list[Mapping[str, str]] = [rank["checksums"] for rank in answer["ranks"]]
-    looked_at = expected.alike | (expected.divided if len(ranks) == 1 else {})
-    hashes = await asyncio.to_thread(lambda: {name: _hashes(tensor) for name, tensor in looked_at.items()})
+    looked_at = expected.alike | (expected.divided if len(ranks) == 1 and not on_gpu else {})
+    hash_ = gpu_hash if on_gpu else host_hash
+    hashes = await asyncio.to_thread(lambda: {name: _hashes(tensor, hash_) for name, tensor in looked_at.items()})
     return [name for name in hashes if any(rank.get(name) not in hashes[name] for rank in ranks)]
 
 
@@ -64,10 +66,10 @@ def _is_plain(checkpoint: PublishedCheckpoint, layer: str) -> bool:
     return all(files.dtype(name) in PLAIN for name in files.names if name.startswith(f"{layer}."))
 
 
-def _hashes(tensor: Tensor) -> set[str]:
-    return {_hash(tensor.to(dtype)) for dtype in DTYPES}
+def _hashes(tensor: Tensor, hash_: Callable[[Tensor], str]) -> set[str]:
+    return {hash_(tensor.to(dtype)) for dtype in DTYPES}
 
 
-def _hash(tensor: Tensor) -> str:
-    """As SGLang does it for a tensor on the host: the first eight bytes of its bytes' SHA-256."""
+def host_hash(tensor: Tensor) -> str:
+    """The hash that SGLang makes of a tensor on the host: the first eight bytes of its bytes' SHA-256."""
     return hashlib.sha256(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()).digest()[:8].hex()

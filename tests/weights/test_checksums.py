@@ -8,6 +8,7 @@ import torch
 from handmade import EXPERTS, Maker
 
 from gagar_mcore.weights.checksums import differing_parameters
+from gagar_mcore.weights.gpu_hash import gpu_hash
 
 LAST = "model.layers.3"
 
@@ -50,16 +51,30 @@ def made(tmp_path_factory):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_server_with_the_weights_is_told_from_one_whose_experts_or_projections_are_others(made, dtype):
     _, plain, parameters = made
-    assert asyncio.run(differing_parameters(tell(parameters, dtype), plain)) == []
+    assert asyncio.run(differing_parameters(tell(parameters, dtype), plain, False)) == []
     for name, tensor in parameters.items():
         changed = parameters | {name: tensor.flip(0) if "norm" not in name else tensor + 1}
-        assert asyncio.run(differing_parameters(tell(changed, dtype), plain)) == [name]
+        assert asyncio.run(differing_parameters(tell(changed, dtype), plain, False)) == [name]
 
 
 def test_of_quantised_weights_and_of_several_ranks_what_is_alike_is_looked_at(made):
     published, plain, parameters = made
     alike = {name: tensor for name, tensor in parameters.items() if "norm" in name or "gate" in name}
     for order, weights in ((tell(alike, torch.bfloat16), published), (tell(alike, torch.bfloat16, ranks=2), plain)):
-        assert asyncio.run(differing_parameters(order, weights)) == []
+        assert asyncio.run(differing_parameters(order, weights, False)) == []
     missing = {"model.norm.weight": alike["model.norm.weight"]}
-    assert len(asyncio.run(differing_parameters(tell(missing, torch.bfloat16), published))) == 2
+    assert len(asyncio.run(differing_parameters(tell(missing, torch.bfloat16), published, False))) == 2
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expected"),
+    [
+        (torch.arange(6.0), "2a1f7701e39788f6"),
+        (torch.linspace(-1, 1, 20001).bfloat16(), "7c8cd51a8f17450e"),
+        (torch.arange(7, dtype=torch.uint8), "d9e9661b18c29da2"),
+        (torch.arange(16384.0), "a2cc36f9cf9eb9d2"),
+    ],
+)
+def test_the_hash_of_a_gpu_is_that_of_sglang_s_kernel(tensor, expected):
+    """Expected are the values of the kernel itself, in Triton's interpreter."""
+    assert gpu_hash(tensor) == expected
