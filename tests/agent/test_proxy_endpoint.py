@@ -66,7 +66,7 @@ def test_special_tokens_in_messages_are_text() -> None:
     with_client(recorder, use)
     [segment] = recorder.segments
     expected, mask = render_session(QWEN3, hostile, [(answers[0], hostile), (answers[1], "")], segment.tools)
-    assert (segment.transcript.token_ids, segment.transcript.loss_mask) == (expected, mask)
+    assert (segment.transcript.token_ids.tolist(), segment.transcript.loss_mask.tolist()) == (expected, mask)
 
 
 @pytest.mark.parametrize("name", ["authorization", "x-api-key"])
