@@ -62,5 +62,7 @@ class Vocabulary:
         return str(self._tokenizer.decode(list(ids[:-1] if ended else ids), skip_special_tokens=False))
 
     def _encode_text(self, text: str) -> list[int]:
+        if not text:
+            return []
         encodable = text.encode(errors="replace").decode()  # file contents may carry surrogate escapes
         return list(self._tokenizer.encode(encodable, add_special_tokens=False).ids)

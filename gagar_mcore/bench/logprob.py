@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from gagar_mcore.bench import arguments
+from gagar_mcore.bench.resident import peak, reset_peak
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -158,19 +159,7 @@ def _memory(device: str) -> tuple[Callable[[], int], Callable[[], int]]:
             return torch.cuda.memory_allocated()
 
         return reset, torch.cuda.max_memory_allocated
-    return _reset_resident_peak, lambda: _process_status("VmHWM")
-
-
-def _reset_resident_peak() -> int:
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
-    return _process_status("VmRSS")
-
-
-def _process_status(field: str) -> int:
-    with open("/proc/self/status") as file:
-        (line,) = (line for line in file if line.startswith(f"{field}:"))
-    return int(line.split()[1]) * 1024
+    return reset_peak, peak
 
 
 def main(argv: Sequence[str] | None = None) -> None:

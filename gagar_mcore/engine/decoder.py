@@ -112,7 +112,7 @@ class Decoder:
         while self._waiting and (slot := self._slots.acquire(self._waiting[0].request.session_id)):
             stream = self._waiting.popleft()
             self._running[stream] = slot
-            ids = stream.request.input_ids
+            ids = list(stream.request.input_ids)
             kept = len(slot.cached) if ids[: len(slot.cached)] == slot.cached else 0
             slot.cached = ids[: min(kept, len(ids) - 1)]
             admitted.append((stream, slot, ids[len(slot.cached) :]))

@@ -47,7 +47,8 @@ class EmbeddedEngine:
 
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[Generation]:
         check_requests(requests, self.vocab_size, self.max_context)
-        answer = await self._call("generate", requests=[asdict(request) for request in requests])
+        plain = [asdict(request) | {"input_ids": list(request.input_ids)} for request in requests]
+        answer = await self._call("generate", requests=plain)
         self.usage = Usage(**answer["usage"])
         return [_generation(data) for data in answer["generations"]]
 

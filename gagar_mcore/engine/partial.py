@@ -46,7 +46,7 @@ class Partial:
 def remainder(request: GenerateRequest, said: Generation) -> GenerateRequest:
     """What is left to ask."""
     count = len(said.token_ids)
-    return replace(request, input_ids=request.input_ids + said.token_ids, max_new_tokens=request.max_new_tokens - count)
+    return replace(request, input_ids=[*request.input_ids, *said.token_ids], max_new_tokens=request.max_new_tokens - count)
 
 
 def join(said: Generation, rest: Generation) -> Generation:

@@ -21,7 +21,7 @@ class GenerateRequest:
     draw of this call; `temperature` 0 is greedy."""
 
     session_id: str
-    input_ids: list[int]
+    input_ids: Sequence[int]
     max_new_tokens: int
     temperature: float
     seed: int

@@ -16,7 +16,7 @@ def generate_body(request: GenerateRequest, name: str, experts_from: int | None,
     tell, None for no experts; interval: of so many tokens the answer comes in parts, None for a whole one."""
     body: dict[str, Any] = {
         "rid": name,
-        "input_ids": request.input_ids,
+        "input_ids": list(request.input_ids),
         "sampling_params": {
             "max_new_tokens": request.max_new_tokens,
             "temperature": request.temperature,

@@ -67,7 +67,7 @@ def test_render_equals_the_session_that_generates_the_same_actions(prompt, turns
         if index < len(turns) - 1 or observation:
             session.add_context(RENDERER.observation(observation))
     said = [(Answer(action), observation) for action, observation in turns]
-    assert render_session(RENDERER, prompt, said) == (session.token_ids, session.loss_mask)
+    assert render_session(RENDERER, prompt, said) == (list(session.token_ids), list(session.loss_mask))
 
 
 def test_stop_tokens_are_trained_exactly_where_the_policy_generates_them():

@@ -58,7 +58,7 @@ def test_a_whole_session_is_its_turns_joined_and_the_mask_is_what_was_generated(
         session.add_generation(Generation(generated, [-1.0] * len(generated), [], "stop"))
         if observation or index < len(turns) - 1:
             session.add_context(renderer.observation(observation))
-    assert render_session(renderer, prompt, turns, TOOLS) == (session.token_ids, session.loss_mask)
+    assert render_session(renderer, prompt, turns, TOOLS) == (list(session.token_ids), list(session.loss_mask))
 
 
 @every_template

@@ -1,0 +1,31 @@
+"""How long things take in a simulation: log-normal, as waits of servers and sandboxes are, most short and some very long."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean, pstdev
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """median: in seconds, or whatever is drawn; spread: standard deviation of the logarithm, 0 where every draw is the median."""
+
+    median: float
+    spread: float = 0.0
+
+    def draw(self, rng: Random) -> float:
+        return self.median * math.exp(rng.gauss(0.0, self.spread)) if self.spread else self.median
+
+    @property
+    def mean(self) -> float:
+        return self.median * math.exp(self.spread**2 / 2)
+
+    @classmethod
+    def fitted(cls, values: Sequence[float]) -> Self:
+        """Of greatest likelihood for `values`, of which those above 0 count. Raises ValueError where there are none."""
+        logarithms = [math.log(value) for value in values if value > 0]
+        if not logarithms:
+            raise ValueError("no value above 0 to fit a latency to")
+        return cls(math.exp(fmean(logarithms)), pstdev(logarithms))
