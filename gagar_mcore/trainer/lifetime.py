@@ -25,3 +25,10 @@ def wait_for_batch(ready: Callable[[], bool], path: Path, timeout_s: float) -> N
                 " or raise the timeout where it collects for longer"
             )
         time.sleep(POLL_SECONDS)
+
+
+def wait_for_record(path: Path, timeout_s: float) -> None:
+    """Wait until the controller has published the record, for `timeout_s` at most and while the parent lives."""
+    parent, deadline = os.getppid(), time.monotonic() + timeout_s
+    while not path.is_file() and os.getppid() == parent and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)

@@ -11,6 +11,7 @@ from gagar_mcore.config.load import load_recipe
 from gagar_mcore.lifetime import die_with_parent
 from gagar_mcore.records.epochs import Fence
 from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.trainer.lifetime import wait_for_record
 
 
 @record  # the launcher's log then ends with what went wrong
@@ -33,6 +34,8 @@ def main() -> None:
     sends = recipe.engine.server.update == "distributed" and os.environ["RANK"] == "0"
     with sending(layout.root) if sends else nullcontext():
         train(layout, recipe, Fence(layout, arguments.epoch))
+        if sends:
+            wait_for_record(layout.step_metrics(recipe.train.steps, "load"), recipe.engine.start_timeout_s)
 
 
 if __name__ == "__main__":

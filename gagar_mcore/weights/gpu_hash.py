@@ -26,8 +26,10 @@ def _tile(words: Words, start: int, nbytes: int) -> int:
     halves = []
     for factor, seed, turn in zip(FACTORS, SEEDS, TURNS, strict=True):
         turned = places << np.uint32(turn) | places >> np.uint32(32 - turn)
-        mixed = _mix(words ^ (places * np.uint32(factor) + np.uint32(seed)) ^ turned)
-        halves.append(int(_mix(np.array([mixed.sum(dtype=np.uint32) ^ np.uint32(nbytes & MASK_32)]))[0]))
+        keyed: Words = words ^ (places * np.uint32(factor) + np.uint32(seed)) ^ turned
+        mixed = _mix(keyed)
+        total = int(mixed.sum(dtype=np.uint32)) ^ nbytes & MASK_32
+        halves.append(int(_mix(np.array([total], np.uint32))[0]))
     return halves[0] << 32 | halves[1]
 
 
