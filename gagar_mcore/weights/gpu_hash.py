@@ -26,8 +26,8 @@ def _tile(words: Words, start: int, nbytes: int) -> int:
     halves = []
     for factor, seed, turn in zip(FACTORS, SEEDS, TURNS, strict=True):
         turned = places << np.uint32(turn) | places >> np.uint32(32 - turn)
-        keyed: Words = words ^ (places * np.uint32(factor) + np.uint32(seed)) ^ turned
-        mixed = _mix(keyed)
+        key = np.bitwise_xor(places * np.uint32(factor) + np.uint32(seed), turned)
+        mixed = _mix(np.bitwise_xor(words, key))
         total = int(mixed.sum(dtype=np.uint32)) ^ nbytes & MASK_32
         halves.append(int(_mix(np.array([total], np.uint32))[0]))
     return halves[0] << 32 | halves[1]
