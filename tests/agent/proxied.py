@@ -4,7 +4,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class Scripted:
         [request] = requests
         answer = self.answers[len(self.said)]
         ids = (answer if isinstance(answer, list) else self.renderer.answer(answer))[: request.max_new_tokens]
-        self.asked.append(request)
+        self.asked.append(replace(request, input_ids=list(request.input_ids)))
         self.said.append(self._generation(request, ids))
         return [self.said[-1]]
 

@@ -8,6 +8,8 @@ from typing import Any, Literal
 from gagar_mcore.agent.calls import Tool, ToolCall
 from gagar_mcore.agent.context import Context
 
+CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False)
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -18,7 +20,7 @@ class Call:
 
     @classmethod
     def of(cls, name: str, arguments: Any) -> "Call":
-        return cls(name, json.dumps(arguments, sort_keys=True, ensure_ascii=False))
+        return cls(name, CANONICAL.encode(arguments))
 
     @property
     def said(self) -> ToolCall:

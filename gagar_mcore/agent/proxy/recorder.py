@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -126,7 +127,7 @@ class Recorder:
             raise _too_long(tokens, self.limits.max_context)
 
     def _request(self, segment: Segment, context: list[int], asked: Asked) -> GenerateRequest:
-        ids = [*segment.transcript.token_ids, *context]
+        ids = segment.transcript.token_ids + array("i", context)
         most = min(asked.max_tokens or self.limits.max_new_tokens, self.limits.max_new_tokens)
         if len(ids) + most > self.limits.max_context:
             self.refused = "max_context"
