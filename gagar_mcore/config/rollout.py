@@ -86,6 +86,11 @@ class EngineSection(Section):
     start_timeout_s: Seconds = 120.0
     server: ServerSection = ServerSection()
 
+    @property
+    def update(self) -> Literal["disk", "tensor", "distributed", "delta"]:
+        """How new weights come."""
+        return self.server.update if self.kind == "sglang" else "disk"
+
 
 class RolloutSection(Section):
     """One step collects `groups_per_step` groups of `group_size` trajectories with mixed outcomes; at most

@@ -50,7 +50,7 @@ def train(layout: RunLayout, recipe: Recipe, fence: Fence) -> None:
             publish_json(layout.step_metrics(step, "train"), metrics, fence.epoch)
         write = partial(write_shards, local_tensors(policy.chunks), storage, FILE_BYTES)
         publish_together(write, companions, partial(publish_weights, layout, step, fence=fence))
-        if recipe.engine.server.update == "delta":
+        if recipe.engine.update == "delta":
             publish_delta(layout, step)
         torch.cuda.empty_cache()  # an engine on the same GPU takes its turn; what was scratch of the step is its now
         tell(layout, step, fence)

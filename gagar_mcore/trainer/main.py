@@ -31,7 +31,7 @@ def main() -> None:
     from gagar_mcore.trainer.loop import train
     from gagar_mcore.weights.sender import sending
 
-    sends = recipe.engine.server.update == "distributed" and os.environ["RANK"] == "0"
+    sends = recipe.engine.update == "distributed" and os.environ["RANK"] == "0"
     with sending(layout.root) if sends else nullcontext():
         train(layout, recipe, Fence(layout, arguments.epoch))
         if sends:
