@@ -28,8 +28,9 @@ class Transcript:
 
     @property
     def context(self) -> "array[int]":
-        """What the policy reads next: the newest segment."""
-        return self.token_ids[self.segment_starts[-1] :]
+        """What the policy reads next: the newest segment. The only one is no copy: it grows once the turn is over."""
+        start = self.segment_starts[-1]
+        return self.token_ids[start:] if start else self.token_ids
 
     @property
     def context_length(self) -> int:
