@@ -36,8 +36,8 @@ class Spans:
         """The tile that takes all queries and keys as they lie, if there is one."""
         if len(self.tiles) == 1:
             (tile,) = self.tiles
-            ends = tuple(rows.stop for rows in (tile.results, tile.keys) if isinstance(rows, slice))
-            return tile if ends == (self.num_queries, num_keys) else None
+            taken = [rows for rows in (tile.results, tile.keys) if isinstance(rows, slice)]
+            return tile if taken == [slice(0, self.num_queries), slice(0, num_keys)] else None
         return None
 
     @cached_property

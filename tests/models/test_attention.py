@@ -1,8 +1,11 @@
+import numpy as np
 import pytest
 import torch
 
+from gagar_mcore.models.core_attention import attention
 from gagar_mcore.models.packed import packed_attention, packed_sequences
 from gagar_mcore.models.rotary import rotary_table, rotate
+from gagar_mcore.models.spans import Spans
 
 LENGTHS = (5, 1, 9)
 HEADS, GROUPS, DIM, VALUE_DIM = 4, 2, 8, 6
@@ -106,6 +109,23 @@ def test_sequences_of_many_tiles_and_their_gradients_are_those_of_the_whole_matr
     gradients = (torch.autograd.grad((output * probe).sum(), tensors) for output in (ours, theirs))
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [((0, 8), (0, 4)), ((4, 4), (0, 8)), ((0, 4), (4, 4)), ((0, 8), (0, 8))])
+def test_a_part_of_the_queries_or_of_the_keys_leaves_the_others_alone(queries, keys):
+    tensors = [tensor.requires_grad_() for tensor in heads(7, 8)]
+    spans = Spans(np.array([queries]), np.array([keys]), 8, torch.device("cpu"), causal=False)
+    seeing, seen = (slice(first, first + count) for first, count in (queries, keys))
+    query, key, value = tensors
+    groups = HEADS // GROUPS
+    scores = torch.einsum("qhd,khd->hqk", query[seeing], key[seen].repeat_interleave(groups, 1)) * DIM**-0.5
+    part = torch.einsum("hqk,khd->qhd", scores.softmax(-1), value[seen].repeat_interleave(groups, 1))
+    theirs = torch.zeros(8, HEADS, VALUE_DIM, dtype=part.dtype).index_add(0, torch.arange(8)[seeing], part)
+    ours = attention(*tensors, None, spans)
+
+    torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+    for one, other in zip(*(torch.autograd.grad((output**2).sum(), tensors) for output in (ours, theirs)), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
 
 
 def test_bfloat16_is_rounded_only_where_it_is_stored():
