@@ -13,6 +13,7 @@ from gagar_mcore.agent.tools import ToolResult, ToolSession, ToolSet
 from gagar_mcore.agent.transcript import Transcript
 from gagar_mcore.engine.protocol import Engine, EngineError, GenerateRequest, Generation
 from gagar_mcore.randomness import derive_seed
+from gagar_mcore.records.expert_index import ExpertIndex
 from gagar_mcore.records.experts import Experts
 from gagar_mcore.records.store import FileSum
 from gagar_mcore.records.types import EndReason, InvalidReason, Trajectory, Turn
@@ -65,7 +66,7 @@ class SessionRunner:
     renderer: Renderer
     limits: SessionLimits
     sandbox_limits: Limits
-    keep_experts: Callable[[SessionKey, Experts], FileSum] | None = None
+    keep_experts: Callable[[SessionKey, Experts | ExpertIndex], FileSum] | None = None
 
     async def run(self, key: SessionKey, task: Problem, engine: Engine) -> Trajectory:
         """The ended session, its patch or answer not yet verified (reward 0). A failure of the infrastructure makes it invalid;

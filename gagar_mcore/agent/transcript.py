@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gagar_mcore.engine.protocol import Generation, RoutedTokens
+from gagar_mcore.records.expert_index import ExpertIndex, StoredRows
 from gagar_mcore.records.experts import UNKNOWN, Experts
 from gagar_mcore.records.types import Turn, WeightSpan
 
@@ -57,11 +58,15 @@ class Transcript:
             start = new.start + self.segment_starts[-1]
             self.routed = [*(earlier for earlier in self.routed if earlier.start < start), RoutedTokens(start, new.experts)]
 
-    def experts(self) -> Experts | None:
+    def experts(self) -> Experts | ExpertIndex | None:
         """Of every token, `UNKNOWN` where the engine has not said; what it said last counts. None where it never did."""
         if not self.routed:
             return None
-        experts = np.full((len(self.token_ids), *self.routed[0].experts.shape[1:]), UNKNOWN, np.int16)
-        for routed in self.routed:
-            experts[routed.start : routed.start + len(routed.experts)] = routed.experts
+        stored = [(routed.start, routed.experts) for routed in self.routed if isinstance(routed.experts, StoredRows)]
+        if stored:  # an engine always stores them, or never
+            return ExpertIndex.build(len(self.token_ids), stored)
+        told = [(routed.start, routed.experts) for routed in self.routed if not isinstance(routed.experts, StoredRows)]
+        experts = np.full((len(self.token_ids), *told[0][1].shape[1:]), UNKNOWN, np.int16)
+        for start, rows in told:
+            experts[start : start + len(rows)] = rows
         return experts

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from gagar_mcore.config.load import RecipeError, load_recipe
@@ -14,9 +15,13 @@ from gagar_mcore.config.rollout import EngineSection
 from gagar_mcore.controller.run import initial_checkpoint
 from gagar_mcore.controller.serving import grader_serving, policy_serving
 from gagar_mcore.engine.attach import receiver_beside, write_address
+from gagar_mcore.engine.http import Endpoint
 from gagar_mcore.engine.protocol import EngineError
 from gagar_mcore.engine.server import ServerProcess, start_server
 from gagar_mcore.engine.sglang_flags import Role, Serving
+from gagar_mcore.engine.sidecar.forward import Forwarder
+from gagar_mcore.engine.sidecar.strip import Stripper
+from gagar_mcore.records.expert_store import ExpertStore
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.weights.receiver import receiving
 
@@ -38,9 +43,12 @@ async def _serve(recipe: Recipe, role: Role, name: str) -> None:
     serving, section = _orders(recipe, role)
     address = layout.server(name)
     with _stopped_by_signals():
-        async with _running(serving, section, layout.logs / f"{name}-server.log") as server:
-            with receiving(receiver_beside(address)), write_address(address, server.endpoint):
-                print(f"{name}: {serving.weights} on {server.endpoint.url}, keys in {address}", flush=True)
+        async with (
+            _running(serving, section, layout.logs / f"{name}-server.log") as server,
+            _before(server, serving, section, layout.new_experts(name)) as endpoint,
+        ):
+            with receiving(receiver_beside(address)), write_address(address, endpoint):
+                print(f"{name}: {serving.weights} on {endpoint.url}, keys in {address}", flush=True)
                 await asyncio.shield(server.ended)
                 raise EngineError(server.obituary())
 
@@ -54,11 +62,30 @@ def _orders(recipe: Recipe, role: Role) -> tuple[Serving, EngineSection]:
 
 @asynccontextmanager
 async def _running(serving: Serving, section: EngineSection, log: Path) -> AsyncIterator[ServerProcess]:
+    if serving.record_experts:  # the port that the recipe names is the sidecar's
+        section = section.model_copy(update={"server": section.server.model_copy(update={"port": 0})})
     server = await start_server(serving, section, log)
     try:
         yield server
     finally:
         await server.close()
+
+
+@asynccontextmanager
+async def _before(server: ServerProcess, serving: Serving, section: EngineSection, experts: Path) -> AsyncIterator[Endpoint]:
+    """Where the server is to be asked: at a sidecar, where it tells of experts, which are stored below `experts`."""
+    if not serving.record_experts:
+        yield server.endpoint
+        return
+    sidecar = Forwarder(server.endpoint.url, Stripper(serving.model, ExpertStore(experts)))
+    try:
+        try:
+            port = await sidecar.start(section.server.host, section.server.port)
+        except OSError as error:
+            raise EngineError(f"engine.server.port: {section.server.port}: {error.strerror}; name a free one, or 0") from error
+        yield replace(server.endpoint, url=f"http://{section.server.host}:{port}")
+    finally:
+        await sidecar.close()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from gagar_mcore.records.expert_index import StoredRows
 from gagar_mcore.records.experts import Experts
 from gagar_mcore.records.types import WeightSpan
 
@@ -31,10 +32,11 @@ class GenerateRequest:
 @dataclass(frozen=True, slots=True)
 class RoutedTokens:
     """The experts that tokens `[start, start + m)` of the session passed in this call: those that it read, from where its cache
-    ended to the last but one. The last is drawn and not yet read. experts: `[m, layers with experts, top_k]`."""
+    ended to the last but one. The last is drawn and not yet read. experts: `[m, layers with experts, top_k]`, or where they
+    are."""
 
     start: int
-    experts: Experts
+    experts: Experts | StoredRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import numpy as np
 
 from gagar_mcore.engine.protocol import GenerateRequest, Generation, RoutedTokens
 from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.records.expert_index import StoredRows
 from gagar_mcore.records.experts import Experts
 from gagar_mcore.records.types import WeightSpan
 
@@ -43,13 +44,18 @@ def read_generation(meta: dict[str, Any], experts_from: int | None, model: Model
         logprobs=logprobs,
         weight_spans=[WeightSpan(int(span["version"]), span["start"], span["end"]) for span in meta["weight_versions"]],
         finish_reason=meta["finish_reason"]["type"],
-        routed=RoutedTokens(experts_from, read_experts(packed, model)) if packed and experts_from is not None else None,
+        routed=RoutedTokens(experts_from, read_routed(packed, model)) if packed and experts_from is not None else None,
     )
 
 
 def read_tokens(meta: dict[str, Any]) -> tuple[list[int], list[float]]:
     scored = meta.get("output_token_logprobs") or []
     return [token for _, token, _ in scored], [logprob for logprob, _, _ in scored]
+
+
+def read_routed(told: str | dict[str, Any], model: ModelConfig) -> Experts | StoredRows:
+    """What the server told, or a sidecar stored of it. Raises ValueError."""
+    return read_experts(told, model) if isinstance(told, str) else StoredRows.read(told)
 
 
 def read_experts(packed: str, model: ModelConfig) -> Experts:

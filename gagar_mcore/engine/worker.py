@@ -17,6 +17,7 @@ from gagar_mcore.engine.framing import encode_frame, pack_array, read_frame
 from gagar_mcore.engine.model import Policy
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation
 from gagar_mcore.lifetime import die_with_parent
+from gagar_mcore.records.expert_index import StoredRows
 from gagar_mcore.records.experts import compact
 
 INBOX_BOUND = 4096
@@ -116,6 +117,7 @@ class Worker:
 def _plain(generation: Generation) -> Message:
     plain = asdict(replace(generation, routed=None))
     if (routed := generation.routed) is not None:
+        assert not isinstance(routed.experts, StoredRows)  # the decoder tells the numbers
         plain["routed"] = {"start": routed.start, "experts": pack_array(compact(routed.experts))}
     return plain
 

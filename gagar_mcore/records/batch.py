@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gagar_mcore.records.columns import Column, open_columns, save_columns
+from gagar_mcore.records.expert_index import ExpertIndex
 from gagar_mcore.records.store import RecordError, read_manifest
 from gagar_mcore.records.types import Trajectory
 
@@ -26,6 +27,7 @@ SEQUENCE_COLUMNS: dict[str, np.dtype[Any]] = {
 }
 COLUMNS = (*TOKEN_COLUMNS, *SEQUENCE_COLUMNS)
 OPTIONAL = "experts"
+EXPERT_INDEX = "experts.index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class Batch:
     tokens), error_mask `[T]` uint8 (1 on those of a turn whose call was malformed or refused), cu_seqlens `[S + 1]` int64,
     advantages `[S]` float64, weights `[S]` float64 (aggregation weight of the sequence's tokens, fixed here so that no rank
     derives a denominator), weight_version `[T]` int32 (-1 where not generated), experts `[T, MoE layers, top_k]` int16, where the
-    engine recorded them: those that each token passed when it was sampled, -1 where that is not known.
+    engine recorded them: those that each token passed when it was sampled, -1 where that is not known; or an index, whose
+    slices are read where a sidecar stored them.
     A column's value at index t belongs to token t; the logits that predict it sit at t - 1.
     """
 
@@ -48,7 +51,7 @@ class Batch:
     advantages: npt.NDArray[np.float64]
     weights: npt.NDArray[np.float64]
     weight_version: npt.NDArray[np.int32]
-    experts: npt.NDArray[np.int16] | None = None
+    experts: npt.NDArray[np.int16] | ExpertIndex | None = None
 
     @property
     def num_sequences(self) -> int:
@@ -99,8 +102,10 @@ def read_batch(directory: Path, min_epoch: int = 0) -> tuple[Batch, dict[str, An
     """The batch of a published directory, memory-mapped, and its manifest's metadata. Raises RecordError, also where a column
     is lacking."""
     manifest = read_manifest(directory, KIND, min_epoch)
-    columns = open_columns(directory)
+    columns: dict[str, Any] = dict(open_columns(directory))
     if lacking := [name for name in COLUMNS if name not in columns]:
         names = ", ".join(lacking)
         raise RecordError(f"{directory}: has no {names}; another version wrote it, begin the run anew in another output")
+    if (index := directory / EXPERT_INDEX).is_file():
+        columns[OPTIONAL] = ExpertIndex.from_bytes(index.read_bytes())
     return Batch(**columns), manifest.meta

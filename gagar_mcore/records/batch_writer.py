@@ -1,12 +1,14 @@
 """A batch that grows on disk, trajectory by trajectory."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from gagar_mcore.records.batch import OPTIONAL, SEQUENCE_COLUMNS, TOKEN_COLUMNS, token_columns, trained_segments
+from gagar_mcore.records.batch import EXPERT_INDEX, OPTIONAL, SEQUENCE_COLUMNS, TOKEN_COLUMNS, token_columns, trained_segments
 from gagar_mcore.records.columns import Column, ColumnFile, describe
+from gagar_mcore.records.expert_index import ExpertIndex, ExpertIndexBuilder
 from gagar_mcore.records.experts import UNKNOWN
 from gagar_mcore.records.store import FileSum
 from gagar_mcore.records.types import Trajectory
@@ -23,11 +25,15 @@ class BatchWriter:
         self._advantages: list[float] = []
         self._owners: list[int] = []  # of each sequence, the number of its trajectory
         self._trajectories = 0
+        self._stored = ExpertIndexBuilder()
 
-    def append(self, trajectory: Trajectory, advantage: float, experts: Column | None = None) -> None:
+    def append(self, trajectory: Trajectory, advantage: float, experts: Column | ExpertIndex | None = None) -> None:
         """Its segments become sequences. experts `[m, MoE layers, top_k]`: of its first m tokens."""
         segments = trained_segments(trajectory)
         columns = token_columns(trajectory)
+        if isinstance(experts, ExpertIndex):
+            self._index(experts, segments)
+            experts = None
         if experts is not None and OPTIONAL not in self._columns:
             self._begin_experts(experts.shape[1:])
         for start, end in segments:
@@ -47,6 +53,8 @@ class BatchWriter:
             self._columns[name] = ColumnFile(self._directory, name, dtype)
             self._columns[name].append(np.asarray(of_sequences[name], dtype))
         sums = {column.path.name: column.close() for column in self._columns.values()}
+        if (index := self._stored.finish(int(ends[-1]))) is not None:
+            sums[EXPERT_INDEX] = _write(self._directory / EXPERT_INDEX, index.to_bytes())
         describe(self._directory, self._columns)
         return sums
 
@@ -54,6 +62,12 @@ class BatchWriter:
         """Nothing more is written."""
         for column in self._columns.values():
             column.close()
+
+    def _index(self, experts: ExpertIndex, segments: Sequence[tuple[int, int]]) -> None:
+        token = sum(self._lengths)
+        for start, end in segments:
+            self._stored.append(token, experts.cut(start, end))
+            token += end - start
 
     def _begin_experts(self, width: tuple[int, ...]) -> None:
         self._columns[OPTIONAL] = ColumnFile(self._directory, OPTIONAL, np.int16, width)
@@ -66,3 +80,8 @@ class BatchWriter:
             column.append(known)
             tokens -= len(known)
         column.append(np.broadcast_to(np.int16(UNKNOWN), (tokens, *column.width)))
+
+
+def _write(path: Path, data: bytes) -> FileSum:
+    path.write_bytes(data)
+    return len(data), hashlib.sha256(data).hexdigest()

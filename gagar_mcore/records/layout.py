@@ -1,5 +1,6 @@
 """Where everything lies in a run directory."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,10 @@ class RunLayout:
     def server(self, name: str) -> Path:
         """Address and keys of the server that `gagar serve` runs, while it runs; named by its role first."""
         return self.root / "servers" / f"{name}.json"
+
+    def new_experts(self, server: str) -> Path:
+        """Where the sidecar of a server that starts now stores the experts of tokens."""
+        return self.root / "experts" / f"{server}-{time.time_ns()}"
 
     def step(self, step: int) -> Path:
         return self.root / "steps" / f"{step:06d}"

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gagar_mcore.config.learning import TrainerSection
+from gagar_mcore.records.expert_index import ExpertIndex
 
 Ints = npt.NDArray[np.int64]
 
@@ -21,7 +22,7 @@ class StepSequences:
     lengths: Ints
     truncated: Ints
 
-    def select(self, column: npt.NDArray[Any], indices: Sequence[int]) -> npt.NDArray[Any]:
+    def select(self, column: npt.NDArray[Any] | ExpertIndex, indices: Sequence[int]) -> npt.NDArray[Any]:
         """The entries of a per-token column `[T]` that belong to the sequences `indices`, in their order; no other is read."""
         parts = [column[self.starts[i] : self.starts[i] + self.lengths[i]] for i in indices]
         return np.concatenate(parts) if parts else column[:0]

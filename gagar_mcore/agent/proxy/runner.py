@@ -18,6 +18,7 @@ from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.agent.session import SessionKey, SessionLimits, SessionRunner
 from gagar_mcore.agent.transcript import Transcript
 from gagar_mcore.engine.protocol import Engine
+from gagar_mcore.records.expert_index import ExpertIndex
 from gagar_mcore.records.experts import Experts
 from gagar_mcore.records.store import FileSum
 from gagar_mcore.records.types import EndReason, InvalidReason, Trajectory
@@ -67,7 +68,7 @@ class OutsideRunner:
     renderer: Renderer
     limits: SessionLimits
     sandbox_limits: Limits
-    keep_experts: Callable[[SessionKey, Experts], FileSum] | None = None
+    keep_experts: Callable[[SessionKey, Experts | ExpertIndex], FileSum] | None = None
     own: SessionRunner | None = None
 
     async def run(self, key: SessionKey, task: Problem, engine: Engine) -> Trajectory:
