@@ -124,6 +124,7 @@ def test_adam_would_divide_by_zero(setting: str) -> None:
             ["trainer.optimizer.state_dtype=bf16", "trainer.optimizer.beta2=0.999"],
             r"trainer\.optimizer: state_dtype: .*set fp32 or lower the beta",
         ),
+        (["engine.server.update=tensor", "engine.server.running=finish"], r"engine\.server: running: finish lets requests in"),
         (["trainer.quantise=fp8", "publish.format=mxfp4"], r"trainer\.quantise: fp8 is not what engines get"),
         (["trainer.precision=bf16", "trainer.fp8=delayed"], r"trainer\.fp8: needs a GPU"),
         (

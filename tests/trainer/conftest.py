@@ -33,6 +33,7 @@ RECIPE = f"""
 name: restart
 output: unused
 model: {{init: unused}}
+engine: {{kind: sglang, server: {{update: delta}}}}
 trainer: {{optimizer: {{lr: 1.0e-3, warmup_steps: 2}}, tokens_per_microbatch: 220}}
 train: {{steps: {STEPS}, checkpoint_every: 2}}
 """
