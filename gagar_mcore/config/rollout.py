@@ -97,7 +97,10 @@ class RolloutSection(Section):
     `oversample * groups_per_step` groups are sampled for it. A session that does not finish by itself scores 0 unless
     `submit_unfinished`. Where another turn does not fit into `max_context`, a session stops, or `overflow: compact` begins a new
     segment with what was done in short. While sandboxes or the engine are out, a group is tried again for `outage_wait_s`. In
-    deterministic runs the deadline must be out of reach: it is wall time."""
+    deterministic runs the deadline must be out of reach: it is wall time.
+
+    `partial`: as many groups as may be are always at work, and a step leaves those that it does not need to the next, which go on
+    with newer weights. Trajectories with tokens of weights that are more than `max_staleness` versions old are dropped."""
 
     groups_per_step: Positive = 16
     group_size: Annotated[Positive, Field(ge=2)] = 8
@@ -112,6 +115,8 @@ class RolloutSection(Section):
     session_deadline_s: Seconds = 300.0
     outage_wait_s: Seconds = 600.0
     concurrent_groups: Positive = 16
+    partial: bool = False
+    max_staleness: Count = 4
 
 
 class VerifySection(Section):

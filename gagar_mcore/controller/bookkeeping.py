@@ -8,6 +8,8 @@ from types import TracebackType
 from typing import Self
 
 from gagar_mcore.controller.run import Run
+from gagar_mcore.records.batch import EXPERT_INDEX
+from gagar_mcore.records.expert_index import stored_files
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.lineage import current_lineage
 from gagar_mcore.records.store import MANIFEST, read_json, unpublish_directory
@@ -61,9 +63,10 @@ class Bookkeeper:
             self._console.step_finished(number, metrics)
         self._logged = max(self._logged, step)
 
-    def tidy(self, step: int) -> None:
+    def tidy(self, step: int, oldest: int | None = None) -> None:
         """Delete what lies beyond the retention of the recipe: never the newest weights or checkpoint, nor the initial weights,
-        from which a run without a checkpoint starts again, nor a step that no checkpoint covers."""
+        from which a run without a checkpoint starts again, nor a step that no checkpoint covers, or from which groups are still
+        under way, the first of which is `oldest`."""
         keep, layout = self._run.recipe.retention, self._run.layout
         for folder, count in (("weights", keep.weights), ("deltas", keep.weights), ("checkpoints", keep.checkpoints)):
             for path in _published(layout, folder)[: -count or None] if count else []:
@@ -71,7 +74,9 @@ class Bookkeeper:
                     unpublish_directory(path)
         if keep.steps:
             covered = max((_place(path.name)[1] for path in _published(layout, "checkpoints")), default=0)
-            for old in range(1, min(covered, step - keep.steps) + 1):
+            first_kept = min(covered, step - keep.steps, step if oldest is None else oldest - 1) + 1
+            for old in range(1, first_kept):
+                _delete_experts(layout.batch(old), [layout.batch(kept) for kept in range(first_kept, step + 1)])
                 _delete_step(layout, old)
 
     async def wait_for_disk(self) -> None:
@@ -100,6 +105,17 @@ def _delete_step(layout: RunLayout, step: int) -> None:
         unpublish_directory(layout.batch(step))
     for name in ("trajectories", "workspaces"):
         shutil.rmtree(layout.step(step) / name, ignore_errors=True)
+
+
+def _delete_experts(batch: Path, kept: list[Path]) -> None:
+    """The files of stored experts that `batch` refers to and none of `kept`, if they have not grown since it was published."""
+    if not (batch / EXPERT_INDEX).is_file():
+        return
+    needed = {file for other in kept for file in stored_files(other / EXPERT_INDEX)}
+    published = (batch / MANIFEST).stat().st_mtime
+    for file in stored_files(batch / EXPERT_INDEX):
+        if file not in needed and file.is_file() and file.stat().st_mtime < published:
+            file.unlink()
 
 
 def _place(name: str) -> tuple[int, int]:

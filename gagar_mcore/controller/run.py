@@ -9,12 +9,12 @@ from typing import Any
 from gagar_mcore.config.load import RecipeError, dump_recipe, load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.config.shipped import shipped_checkpoint
-from gagar_mcore.records.batch import read_batch
 from gagar_mcore.records.epochs import Epoch, Fence, RunLock, min_batch_epoch, open_epoch, read_epochs
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.lineage import current_lineage
 from gagar_mcore.records.serialize import from_plain
 from gagar_mcore.records.store import MANIFEST, publish_directory, read_manifest, sweep_temporaries, write_file
+from gagar_mcore.rollout.carry import Carried
 from gagar_mcore.tasks.mix import Place, Position
 from gagar_mcore.weights.files import link_checkpoint
 from gagar_mcore.weights.hosts import host_id
@@ -35,13 +35,15 @@ CHANGEABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run that this process owns. `next_step` is the first step without a batch; `position` its data position."""
+    """A run that this process owns. `next_step` is the first step without a batch; `position` its data position, `carried` the
+    groups that the steps before left under way."""
 
     recipe: Recipe
     layout: RunLayout
     epoch: Epoch
     next_step: int
     position: Position
+    carried: list[Carried]
 
     @property
     def fence(self) -> Fence:
@@ -61,7 +63,7 @@ def open_run(recipe: Recipe, resume: bool) -> Iterator[Run]:
         next_step = _first_unpublished(layout)
         epoch = open_epoch(layout, next_step, _first_unapplied(layout))
         _publish_initial_weights(layout, recipe, epoch.number)
-        yield Run(recipe, layout, epoch, next_step, _position(layout, next_step))
+        yield Run(recipe, layout, epoch, next_step, *_last_batch(layout, next_step))
     finally:
         lock.release()
 
@@ -120,11 +122,13 @@ def _first_unapplied(layout: RunLayout) -> int:
     return max((int(path.parent.name.split("-")[1]) for path in published), default=-1) + 1
 
 
-def _position(layout: RunLayout, next_step: int) -> Position:
-    """The data position after the last batch."""
+def _last_batch(layout: RunLayout, next_step: int) -> tuple[Position, list[Carried]]:
+    """What it says of the data position after it, and of the groups that are under way."""
     if next_step == 1:
-        return {}
-    return {name: from_plain(Place, place) for name, place in read_batch(layout.batch(next_step - 1))[1]["next_position"].items()}
+        return {}, []
+    meta = read_manifest(layout.batch(next_step - 1), "batch").meta
+    position = {name: from_plain(Place, place) for name, place in meta["next_position"].items()}
+    return position, [from_plain(Carried, carried) for carried in meta.get("carried", [])]
 
 
 def _publish_initial_weights(layout: RunLayout, recipe: Recipe, epoch: int) -> None:

@@ -17,14 +17,17 @@ from gagar_mcore.controller.trainer_client import TrainerClient
 from gagar_mcore.credit import CreditParams
 from gagar_mcore.engine.protocol import Engine
 from gagar_mcore.grading.service import GradingService
+from gagar_mcore.records.expert_index import ExpertIndex
 from gagar_mcore.records.experts import Experts, publish_experts
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import FileSum
 from gagar_mcore.rollout.breaker import Breaker
-from gagar_mcore.rollout.group import Event, GroupPipeline, Sampler
+from gagar_mcore.rollout.carry import Carry, Left
+from gagar_mcore.rollout.group import Event, FinishedGroup, GroupPipeline, Sampler
 from gagar_mcore.rollout.history import History, read_outcomes
 from gagar_mcore.rollout.scheduler import Scheduler
 from gagar_mcore.rollout.slots import Slots
+from gagar_mcore.rollout.staleness import Staleness
 from gagar_mcore.tasks.mix import Source, TaskMix
 from gagar_mcore.tasks.order import TaskOrder
 from gagar_mcore.tasks.question import Problem
@@ -47,6 +50,8 @@ class RolloutServices:
     mix: TaskMix
     history: History
     heldout: list[Problem]
+    staleness: Staleness
+    carry: Carry[FinishedGroup] | None = None
 
 
 def sandbox_limits(recipe: Recipe) -> Limits:
@@ -125,7 +130,13 @@ def known_tasks(run: Run) -> History:
     return history
 
 
-def keep_experts(layout: RunLayout, key: SessionKey, experts: Experts) -> FileSum:
+def open_carry(run: Run, mix: TaskMix) -> Carry[FinishedGroup]:
+    """With the groups that the last step left under way."""
+    left: list[Left[FinishedGroup]] = [Left(mix.again(c.step, c.index, c.task)) for c in run.carried]
+    return Carry(run.recipe.rollout.max_staleness, left)
+
+
+def keep_experts(layout: RunLayout, key: SessionKey, experts: Experts | ExpertIndex) -> FileSum:
     return publish_experts(layout.experts(key.step, key.trajectory_id), experts)
 
 
@@ -164,6 +175,7 @@ async def start_rollout(
         engine = await start_engine(recipe, layout.logs / "engine.log", weights, 0)
         stack.push_async_callback(engine.close)
         sampler = build_sampler(recipe, engine, pools, load_renderer(weights), layout)
+        staleness = Staleness(recipe.rollout.max_staleness)
         pipeline = GroupPipeline(
             layout=layout,
             epoch=run.epoch.number,
@@ -173,6 +185,11 @@ async def start_rollout(
             grading=GradingService.from_section(recipe.grading, credit_params(recipe)),
             credit=credit_params(recipe),
             progress=progress,
+            staleness=staleness,
         )
         mix, history = task_mix(recipe, training), known_tasks(run)
-        yield RolloutServices(engine, sampler, pipeline, build_scheduler(recipe, history, message), mix, history, heldout)
+        scheduler = build_scheduler(recipe, history, message)
+        carry = open_carry(run, mix) if recipe.rollout.partial else None
+        if carry:
+            stack.push_async_callback(carry.close)
+        yield RolloutServices(engine, sampler, pipeline, scheduler, mix, history, heldout, staleness, carry)

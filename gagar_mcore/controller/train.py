@@ -1,7 +1,6 @@
 """The step loop: collect, publish the batch, take the new weights, evaluate, log."""
 
 import time
-from functools import partial
 
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.bookkeeping import Bookkeeper
@@ -13,11 +12,11 @@ from gagar_mcore.evals.cleanliness import is_clean
 from gagar_mcore.evals.evaluate import evaluate
 from gagar_mcore.records.epochs import min_batch_epoch, read_epochs
 from gagar_mcore.records.serialize import to_plain
-from gagar_mcore.records.store import publish_directory, publish_json, set_aside_stale
-from gagar_mcore.rollout.batching import fill_batch
+from gagar_mcore.records.store import publish_json, set_aside_stale
 from gagar_mcore.rollout.collect import Collection, collect
 from gagar_mcore.rollout.history import publish_outcomes
 from gagar_mcore.rollout.metrics import collection_metrics
+from gagar_mcore.rollout.step_batch import StepBatch
 from gagar_mcore.tasks.mix import Position
 from gagar_mcore.tracking.console import Console
 
@@ -34,12 +33,13 @@ async def train(recipe: Recipe, resume: bool, console: Console) -> None:
             position = run.position
             for step in range(run.next_step, recipe.train.steps + 1):
                 await books.wait_for_disk()
-                collection = await collect_step(run, services, step, position, progress)
-                await services.engine.release_memory()  # the trainer, perhaps on the same GPU, has work from here on
-                position = publish_batch(run, collection)
+                with open_batch(run, step) as batch:
+                    collection = await collect_step(run, services, step, position, batch, progress)
+                    await services.engine.release_memory()  # the trainer, perhaps on the same GPU, has work from here on
+                    position = await publish_batch(run, services, collection, batch)
                 await take_weights(run, services, trainer, step, console)
                 books.log_through(step)
-                books.tidy(step)
+                books.tidy(step, services.carry.oldest if services.carry else None)
             await trainer.finish()
 
 
@@ -48,18 +48,26 @@ async def rollout(recipe: Recipe, console: Console) -> Collection:
     with open_run(recipe, resume=False) as run:
         progress = StepProgress(console, recipe.rollout)
         async with start_rollout(run, progress.event, console.message) as services:
-            collection = await collect_step(run, services, 1, {}, progress)
-        publish_batch(run, collection)
+            with open_batch(run, 1) as batch:
+                collection = await collect_step(run, services, 1, {}, batch, progress)
+                await publish_batch(run, services, collection, batch)
         return collection
 
 
+def open_batch(run: Run, step: int) -> StepBatch:
+    """The batch of the step to come."""
+    set_aside_stale(run.layout.batch(step), "batch", min_batch_epoch(read_epochs(run.layout), step))
+    return StepBatch(run.layout, step, is_clean, in_order=run.recipe.deterministic)
+
+
 async def collect_step(
-    run: Run, services: RolloutServices, step: int, position: Position, progress: StepProgress
+    run: Run, services: RolloutServices, step: int, position: Position, batch: StepBatch, progress: StepProgress
 ) -> Collection:
     """Sample, grade and credit the groups of one step, and publish what it says in numbers, and of its tasks."""
     started, busy_before = time.monotonic(), services.sampler.slots.busy_seconds()
     progress.begin()
     rollout = run.recipe.rollout
+    expired = await services.carry.begin(step) if services.carry else 0
     collection = await collect(
         services.scheduler,
         services.pipeline,
@@ -69,12 +77,16 @@ async def collect_step(
         position,
         wanted=rollout.groups_per_step,
         most=round(rollout.oversample * rollout.groups_per_step),
+        take=batch.take,
+        carry=services.carry,
         progress=progress.groups,
     )
     publish_outcomes(run.layout, step, collection.outcomes, run.epoch.number)
     services.history.add(collection.outcomes)
     seconds = time.monotonic() - started
-    metrics = collection_metrics(collection, is_clean) | {
+    metrics = collection_metrics(collection) | {
+        "rollout/carried": len(services.carry.carried()) if services.carry else 0,
+        "rollout/expired": expired,
         "time/collect": seconds,
         "schedule/idle_slots": services.sampler.slots.idle_share(busy_before, seconds),
         "schedule/outages": services.scheduler.breaker.outages,
@@ -84,15 +96,15 @@ async def collect_step(
     return collection
 
 
-def publish_batch(run: Run, collection: Collection) -> Position:
+async def publish_batch(run: Run, services: RolloutServices, collection: Collection, batch: StepBatch) -> Position:
     """Hand the step's batch to the trainer; returns the next data position."""
-    step, position = collection.step, collection.next_position
-    min_epoch = min_batch_epoch(read_epochs(run.layout), step)
-    set_aside_stale(run.layout.batch(step), "batch", min_epoch)
-    how = run.recipe.trainer.loss.aggregation
-    written = {source: to_plain(place) for source, place in position.items()}
-    fill = partial(fill_batch, layout=run.layout, groups=collection.kept, aggregation=how, step=step, next_position=written)
-    publish_directory(run.layout.batch(step), "batch", run.epoch.number, fill, run.fence)
+    position = collection.next_position
+    meta = {
+        "step": collection.step,
+        "next_position": {source: to_plain(place) for source, place in position.items()},
+        "carried": [to_plain(carried) for carried in services.carry.carried()] if services.carry else [],
+    }
+    await batch.publish(collection.kept, run.recipe.trainer.loss.aggregation, meta, run.epoch.number, run.fence)
     return position
 
 
@@ -102,6 +114,7 @@ async def take_weights(run: Run, services: RolloutServices, trainer: TrainerClie
     weights = await trainer.weights(version)
     started = time.monotonic()
     await services.engine.load_weights(weights, version)
+    services.staleness.version = version
     publish_json(run.layout.step_metrics(version, "load"), {"time/load": time.monotonic() - started}, run.epoch.number)
     await evaluate_if_due(run, services, version, console)
 

@@ -7,10 +7,10 @@ from gagar_mcore.agent.session import SessionKey
 from gagar_mcore.evals.cleanliness import is_clean
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import publish_json, read_json
-from gagar_mcore.records.types import Trajectory
 from gagar_mcore.rollout.concurrency import gather_all
 from gagar_mcore.rollout.group import Sampler
 from gagar_mcore.rollout.metrics import metrics_by_source
+from gagar_mcore.rollout.samples import Sample, sample_of
 from gagar_mcore.tasks.question import Problem
 
 
@@ -33,14 +33,14 @@ async def evaluate(
         return stored
     bound = asyncio.Semaphore(concurrent)
 
-    async def one(index: int, task: Problem) -> list[tuple[Problem, Trajectory]]:
+    async def one(index: int, task: Problem) -> list[Sample]:
         keys = [SessionKey(seed, "eval", 0, f"e-g{index:04d}", member) for member in range(samples)]
         async with bound:
             trajectories = await sampler.sample(keys, task, lambda trajectory: None)
         progress()
-        return [(task, t) for t in trajectories]
+        return [sample_of(task, t, is_clean) for t in trajectories]
 
-    pairs = [pair for group in await gather_all(*(one(i, t) for i, t in enumerate(tasks))) for pair in group]
-    metrics = metrics_by_source(pairs, is_clean) | {"sessions": len(pairs), "tasks": len(tasks)}
+    found = [sample for group in await gather_all(*(one(i, t) for i, t in enumerate(tasks))) for sample in group]
+    metrics = metrics_by_source(found) | {"sessions": len(found), "tasks": len(tasks)}
     publish_json(path, metrics, epoch)
     return metrics

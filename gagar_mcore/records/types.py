@@ -6,7 +6,7 @@ from typing import Literal
 
 from gagar_mcore.records.packed import Float32, Int32, Uint8, pack
 
-InvalidReason = Literal["sandbox_lost", "verifier_failed", "engine_failed", "agent_failed"]
+InvalidReason = Literal["sandbox_lost", "verifier_failed", "engine_failed", "agent_failed", "stale"]
 EndReason = Literal["finished", "max_turns", "max_tokens", "max_context", "max_bytes", "agent_failed", "deadline", "invalid"]
 DropReason = Literal["all_pass", "all_fail", "too_few_valid", "all_hacked"]
 TestStatus = Literal["passed", "failed", "error", "missing"]

@@ -1,6 +1,6 @@
 """From groups to the batch of one step, on disk as they complete."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +8,11 @@ from gagar_mcore.credit import Aggregation, aggregation_weights
 from gagar_mcore.records.batch import trained_segments
 from gagar_mcore.records.batch_writer import BatchWriter
 from gagar_mcore.records.columns import Column
+from gagar_mcore.records.expert_index import ExpertIndex
 from gagar_mcore.records.experts import open_experts
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import FileSum
 from gagar_mcore.records.types import Group, Trajectory
-from gagar_mcore.rollout.group import FinishedGroup
 
 
 class BatchBuilder:
@@ -38,7 +38,7 @@ class BatchBuilder:
             self._tokens.append(trajectory.generated_tokens)
             self._prompts.append(group.id)
 
-    def _experts(self, group: Group, trajectory: Trajectory) -> Column | None:
+    def _experts(self, group: Group, trajectory: Trajectory) -> Column | ExpertIndex | None:
         if trajectory.experts is None:
             return None
         return open_experts(self._layout.experts(group.step, trajectory.id), trajectory.experts)
@@ -52,14 +52,3 @@ class BatchBuilder:
         trajectory weighs as much in several segments as in one."""
         sums = self._writer.finish(aggregation_weights(self._tokens, self._prompts, aggregation))
         return {"trajectory_ids": self._owners, "prompts": len(set(self._prompts))}, sums
-
-
-def fill_batch(
-    directory: Path, layout: RunLayout, groups: Sequence[FinishedGroup], aggregation: Aggregation, step: int, next_position: Any
-) -> dict[str, Any]:
-    """Write the columns of a step's batch and return its metadata (see `publish_directory`)."""
-    builder = BatchBuilder(directory, layout)
-    for group in groups:
-        builder.append(group.group, group.trajectories)
-    meta, _ = builder.finish(aggregation)
-    return {"step": step, "next_position": next_position, **meta}

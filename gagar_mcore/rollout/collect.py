@@ -1,11 +1,13 @@
 """Dynamic sampling: groups are sampled until the step has its number of mixed ones, within a bound."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
+from gagar_mcore.rollout.carry import Carry
 from gagar_mcore.rollout.group import FinishedGroup, GroupPipeline
 from gagar_mcore.rollout.history import History, TaskOutcome
-from gagar_mcore.rollout.scheduler import Ended, Progress, Scheduler
+from gagar_mcore.rollout.scheduler import Ended, Progress, Scheduler, Take
 from gagar_mcore.rollout.slots import Rank
 from gagar_mcore.tasks.mix import Draw, Position, TaskMix
 
@@ -16,8 +18,8 @@ class CollectionError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Every group that a step sampled, in the order of their draws. `next_position` is the data position after it; `outcomes` is
-    what the step teaches of its tasks."""
+    """Every group that ended in a step, in the order of their draws. `next_position` is the data position after all that it drew;
+    `outcomes` is what the step teaches of its tasks."""
 
     step: int
     groups: list[FinishedGroup]
@@ -41,16 +43,24 @@ async def collect(
     position: Position,
     wanted: int,
     most: int,
+    take: Take[FinishedGroup],
+    carry: Carry[FinishedGroup] | None = None,
     progress: Progress = lambda kept, dropped: None,
 ) -> Collection:
-    """Sample groups from data position `position` until `wanted` are kept or `most` were tried; see `Scheduler.step`.
-    Raises CollectionError where not one group was kept."""
+    """Sample groups from data position `position` until `wanted` are kept or `most` were tried; see `Scheduler.step`. `take`
+    leaves of each group no more than the step must remember. Raises CollectionError where not one group was kept."""
+    after = position
 
     async def run(draw: Draw, rank: Rank) -> FinishedGroup:
-        return await pipeline.run(step, draw.index, draw.task, rank)
+        return await pipeline.run(draw.step, draw.index, draw.task, rank)
 
-    ended = await scheduler.step(run, mix.draws(position, history.forecast), wanted, most, progress)
-    after = ended[-1].draw.after if ended else position
+    def draws() -> Iterator[Draw]:
+        nonlocal after
+        for draw in mix.draws(position, history.forecast):
+            after = draw.after
+            yield replace(draw, step=step)
+
+    ended = await scheduler.step(run, draws(), wanted, most, progress, take, carry)
     collection = Collection(step, [e.result for e in ended], after, [_outcome(e) for e in ended])
     if not collection.kept:
         reasons = ", ".join(f"{n} {reason}" for reason, n in sorted(collection.dropped().items())) or "no task is left to try"
@@ -60,11 +70,11 @@ async def collect(
 
 
 def _outcome(ended: Ended[FinishedGroup]) -> TaskOutcome:
-    valid = [t for t in ended.result.trajectories if t.valid]
+    valid = [sample for sample in ended.result.samples if sample.valid]
     return TaskOutcome(
         task=ended.draw.task.key,
-        passed=sum(t.passed for t in valid),
+        passed=sum(sample.passed for sample in valid),
         valid=len(valid),
-        length=max((t.generated_tokens for t in valid), default=0),
+        length=max((sample.generated for sample in valid), default=0),
         failures=ended.failures,
     )

@@ -1,7 +1,7 @@
 """One group: sessions, verification, grading and credit of one task, each on disk before the next stage depends on it."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -17,7 +17,9 @@ from gagar_mcore.records.store import publish_json, read_json
 from gagar_mcore.records.types import DropReason, Group, Trajectory, Verdict, Verification
 from gagar_mcore.rollout.concurrency import gather_all
 from gagar_mcore.rollout.lockstep import LockstepEngine
+from gagar_mcore.rollout.samples import Sample
 from gagar_mcore.rollout.slots import FIRST, Rank, Slots
+from gagar_mcore.rollout.staleness import Staleness
 from gagar_mcore.tasks.question import Problem, Question
 from gagar_mcore.verify.judge import Judge
 
@@ -26,11 +28,12 @@ Event = Literal["verified", "grading", "graded"]
 
 @dataclass(frozen=True, slots=True)
 class FinishedGroup:
-    """A group with its trajectories, in member order."""
+    """A group with its trajectories, in member order, or with what a step keeps of them once they are in its batch."""
 
     group: Group
     task: Problem
     trajectories: list[Trajectory]
+    samples: list[Sample] = field(default_factory=list)
 
     @property
     def kept(self) -> bool:
@@ -104,6 +107,7 @@ class GroupPipeline:
     grading: GradingService
     credit: CreditParams
     progress: Callable[[Event], None]
+    staleness: Staleness = field(default_factory=Staleness)
 
     async def run(self, step: int, index: int, task: Problem, rank: Rank = FIRST) -> FinishedGroup:
         """The group, published. A group of an earlier process is returned as it is; of one that was cut short, or that the
@@ -112,7 +116,7 @@ class GroupPipeline:
         group_id = f"s{step:06d}-g{index:04d}"
         if (stored := self._stored(step, group_id, task)) is not None:
             return stored
-        trajectories = await self._sample(step, group_id, task, rank)
+        trajectories = [self._fresh(step, t) for t in await self._sample(step, group_id, task, rank)]
         verdict, fallback = await self._grade(step, group_id, task, trajectories)
         params = replace(self.credit, method="grpo") if isinstance(task, Question) else self.credit
         credit = compute_credit(trajectories, verdict, params, fallback)
@@ -145,6 +149,13 @@ class GroupPipeline:
         fresh = await self.sampler.sample([k for k in keys if k.trajectory_id not in known], task, keep, rank)
         return sorted([*known.values(), *fresh], key=lambda t: t.member)
 
+    def _fresh(self, step: int, trajectory: Trajectory) -> Trajectory:
+        """Itself, or what is published in its place where it is too old."""
+        checked = self.staleness.checked(trajectory)
+        if checked is not trajectory:
+            publish_json(self.layout.trajectory(step, trajectory.id), to_plain(checked), self.epoch)
+        return checked
+
     def _known(self, step: int, keys: list[SessionKey]) -> dict[str, Trajectory]:
         paths = {k.trajectory_id: self.layout.trajectory(step, k.trajectory_id) for k in keys}
         stored = {i: from_plain(Trajectory, read_json(p)) for i, p in paths.items() if p.exists()}
@@ -157,5 +168,10 @@ class GroupPipeline:
         group = from_plain(Group, read_json(path))
         if group.credit.dropped == "too_few_valid":
             return None
-        paths = [self.layout.trajectory(step, i) for i in group.trajectory_ids]
-        return FinishedGroup(group, task, [from_plain(Trajectory, read_json(p)) for p in paths])
+        return FinishedGroup(group, task, list(read_trajectories(self.layout, group)))
+
+
+def read_trajectories(layout: RunLayout, group: Group) -> Iterator[Trajectory]:
+    """Those of a published group, one at a time. Raises RecordError where one is missing or damaged."""
+    for trajectory_id in group.trajectory_ids:
+        yield from_plain(Trajectory, read_json(layout.trajectory(group.step, trajectory_id)))

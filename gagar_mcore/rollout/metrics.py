@@ -1,48 +1,53 @@
 """What a step's collection says in numbers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from gagar_mcore.records.types import Trajectory
 from gagar_mcore.rollout.collect import Collection
 from gagar_mcore.rollout.group import FinishedGroup
-from gagar_mcore.tasks.question import Problem
-from gagar_mcore.tasks.task import Task
-
-Cleanliness = Callable[[Task, str], bool]
+from gagar_mcore.rollout.samples import Sample
 
 
 def mean(values: Sequence[float]) -> float:
     return fmean(values) if values else 0.0
 
 
-def metrics_by_source(pairs: Sequence[tuple[Problem, Trajectory]], is_clean: Cleanliness) -> dict[str, float]:
-    """`trajectory_metrics` of all, and those of each source under its name where there are several."""
-    sources = sorted({task.source for task, _ in pairs})
-    own = {name: [(task, t) for task, t in pairs if task.source == name] for name in sources if len(sources) > 1}
-    named = {f"{name}/{k}": v for name, some in own.items() for k, v in trajectory_metrics(some, is_clean).items()}
-    return trajectory_metrics(pairs, is_clean) | named
+def metrics_by_source(samples: Sequence[Sample]) -> dict[str, float]:
+    """`sample_metrics` of all, and those of each source under its name where there are several."""
+    sources = sorted({s.source for s in samples})
+    own = {name: [s for s in samples if s.source == name] for name in sources if len(sources) > 1}
+    named = {f"{name}/{k}": v for name, some in own.items() for k, v in sample_metrics(some).items()}
+    return sample_metrics(samples) | named
 
 
-def trajectory_metrics(pairs: Sequence[tuple[Problem, Trajectory]], is_clean: Cleanliness) -> dict[str, float]:
+def sample_metrics(samples: Sequence[Sample]) -> dict[str, float]:
     """Rates over trajectories: pass rate and lengths over the valid ones, clean share over the passing patches.
     `entropy` is the mean of -log p over the generated tokens, an unbiased estimate of the sampling entropy in nats."""
-    valid = [(task, t) for task, t in pairs if t.valid]
-    patches = [(task, t) for task, t in valid if t.passed and isinstance(task, Task)]
-    clean = sum(is_clean(task, t.patch) for task, t in patches)
-    generated = sum(t.generated_tokens for _, t in valid)
+    valid = [s for s in samples if s.valid]
+    patches = [s for s in valid if s.patch]
+    clean = sum(s.clean for s in patches)
     return {
-        "pass_rate": sum(t.passed for _, t in valid) / max(1, len(valid)),
-        "reward_mean": mean([t.reward for _, t in valid]),
-        "clean_share": clean / max(1, len(patches)),
-        "clean_rate": clean / max(1, sum(isinstance(task, Task) for task, _ in valid)),
-        "turns_mean": mean([len(t.turns) for _, t in valid]),
-        "segments_mean": mean([len(t.segments) for _, t in valid]),
-        "tokens_mean": mean([t.generated_tokens for _, t in valid]),
-        "entropy": -sum(sum(t.logprobs) for _, t in valid) / max(1, generated),
-        "invalid": len(pairs) - len(valid),
-        "malformed_calls": mean([sum(not turn.ok for turn in t.turns) for _, t in valid]),
+        "pass_rate": sum(s.passed for s in valid) / max(1, len(valid)),
+        "reward_mean": mean([s.reward for s in valid]),
+        "clean_share": clean / max(1, sum(s.passed for s in patches)),
+        "clean_rate": clean / max(1, len(patches)),
+        "turns_mean": mean([s.turns for s in valid]),
+        "segments_mean": mean([s.segments for s in valid]),
+        "tokens_mean": mean([s.generated for s in valid]),
+        "entropy": sum(s.surprise for s in valid) / max(1, sum(s.generated for s in valid)),
+        "invalid": len(samples) - len(valid),
+        "malformed_calls": mean([s.malformed for s in valid]),
+    }
+
+
+def staleness_metrics(samples: Sequence[Sample], version: int) -> dict[str, float]:
+    """How many versions behind the weights `version` the oldest token of a trajectory is, and how many were too old."""
+    behind = [version - s.oldest for s in samples if s.valid and s.oldest is not None]
+    return {
+        "staleness_mean": mean(behind),
+        "staleness_max": max(behind, default=0),
+        "stale": sum(s.stale for s in samples),
     }
 
 
@@ -62,13 +67,15 @@ def grading_metrics(groups: Sequence[FinishedGroup]) -> dict[str, float]:
     }
 
 
-def collection_metrics(collection: Collection, is_clean: Cleanliness) -> dict[str, Any]:
-    """The metrics of one step's collection, over every sampled group, dropped ones included."""
-    pairs = [(g.task, t) for g in collection.groups for t in g.trajectories]
+def collection_metrics(collection: Collection) -> dict[str, Any]:
+    """The metrics of one step's collection, over every sampled group, dropped ones included. Step s is collected with weights
+    s - 1."""
+    samples = [sample for g in collection.groups for sample in g.samples]
     dropped = collection.dropped()
     reasons = ("all_pass", "all_fail", "too_few_valid", "all_hacked")
+    rollout = metrics_by_source(samples) | staleness_metrics(samples, collection.step - 1)
     return (
-        {f"rollout/{name}": value for name, value in metrics_by_source(pairs, is_clean).items()}
+        {f"rollout/{name}": value for name, value in rollout.items()}
         | {"groups/kept": len(collection.kept)}
         | {f"groups/dropped_{reason}": dropped[reason] for reason in reasons}
         | grading_metrics(collection.groups)

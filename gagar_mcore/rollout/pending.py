@@ -14,8 +14,14 @@ class Pending:
         self._ready: dict[str, list[tuple[Rank, Draw]]] = {}  # by source
         self._later: list[tuple[float, Rank, Draw]] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._later or any(self._ready.values()))
+    def __len__(self) -> int:
+        return len(self._later) + sum(map(len, self._ready.values()))
+
+    def drain(self) -> list[Draw]:
+        """All of them, in no order."""
+        draws = [draw for _, _, draw in self._later] + [draw for heap in self._ready.values() for _, draw in heap]
+        self._later, self._ready = [], {}
+        return draws
 
     def add(self, draw: Draw, rank: Rank) -> None:
         heapq.heappush(self._ready.setdefault(draw.source.name, []), (rank, draw))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from gagar_mcore.rollout.breaker import LONGEST_PAUSE_S, Breaker
+from gagar_mcore.rollout.carry import Carry, Left
 from gagar_mcore.rollout.pending import Pending
 from gagar_mcore.rollout.slots import Rank
 from gagar_mcore.tasks.mix import Draw
@@ -25,6 +26,7 @@ class Result(Protocol):
 
 AnyResult = TypeVar("AnyResult", bound=Result)
 Run = Callable[[Draw, Rank], Awaitable[AnyResult]]
+Take = Callable[[AnyResult], Awaitable[AnyResult]]
 Progress = Callable[[int, Counter[str]], None]
 
 
@@ -56,49 +58,86 @@ class Scheduler:
         wanted: int,
         most: int,
         progress: Progress = lambda kept, dropped: None,
+        take: Take[AnyResult] | None = None,
+        carry: Carry[AnyResult] | None = None,
     ) -> list[Ended[AnyResult]]:
-        """Begin groups until `wanted` are kept or `most` were tried, and return them in the order of `draws`.
+        """Begin groups until `wanted` are kept or `most` were tried, and return them in the order of `draws`. `take` is given
+        each result that counts, one after the other, and returns what is kept of it.
 
         Another draw is taken only when fewer than `wanted` groups are kept or under way: which groups a step has depends on their
-        outcomes, never on which ended first. Among those drawn, `rank` decides. An error of `run` ends all and is raised."""
-        step = _Step(self, run, draws, wanted, most, progress)
+        outcomes, never on which ended first. Among those drawn, `rank` decides. An error of `run` ends all and is raised.
+
+        With `carry` as many groups are under way as may be at once; those that are left when `wanted` are kept stay there, and
+        those that an earlier step left there go on first."""
+        step = _Step(self, run, draws, wanted, most, progress, take, carry)
         try:
             await step.complete()
+            step.leave()
         finally:
             await step.cancel()
-        return [step.ended[index] for index in sorted(step.ended)]
+        return [step.ended[place] for place in sorted(step.ended)]
 
 
 def rank(draw: Draw) -> Rank:
-    """Sources by their priority, then long sessions before short ones, then draws in order."""
-    return (-draw.source.priority, -draw.length, draw.index)
+    """Sources by their priority, then earlier steps, then long sessions before short ones, then draws in order."""
+    return (-draw.source.priority, draw.step, -draw.length, draw.index)
 
 
 class _Step(Generic[AnyResult]):
     def __init__(
-        self, scheduler: Scheduler, run: Run[AnyResult], draws: Iterator[Draw], wanted: int, most: int, progress: Progress
+        self,
+        scheduler: Scheduler,
+        run: Run[AnyResult],
+        draws: Iterator[Draw],
+        wanted: int,
+        most: int,
+        progress: Progress,
+        take: Take[AnyResult] | None,
+        carry: Carry[AnyResult] | None,
     ) -> None:
         self._scheduler, self._run, self._draws = scheduler, run, draws
         self._wanted, self._most, self._progress = wanted, most, progress
+        self._take, self._carry = take, carry
         self._pending = Pending()
-        self._running: dict[asyncio.Task[AnyResult], Draw] = {}
+        self._running: dict[asyncio.Future[AnyResult], Draw] = {}
         self._at_work: Counter[str] = Counter()  # groups of each source
-        self._done: deque[asyncio.Task[AnyResult]] = deque()
+        self._done: deque[asyncio.Future[AnyResult]] = deque()
         self._changed = asyncio.Event()
         self._drawn = self._kept = 0
         self._dropped: Counter[str] = Counter()
-        self.ended: dict[int, Ended[AnyResult]] = {}
+        self.ended: dict[tuple[int, int], Ended[AnyResult]] = {}
+        for left in carry.take() if carry else ():
+            if left.task is None:
+                self._pending.add(left.draw, rank(left.draw))
+            else:
+                self._watch(left.task, left.draw)
 
     async def complete(self) -> None:
-        while True:
+        while not self._is_full:
             self._draw()
             self._begin()
             if not self._running and not self._pending:
                 return
             await self._wait()
-            while self._done:
-                self._settle(self._done.popleft())
+            while self._done and not self._is_full:
+                await self._settle(self._done.popleft())
             self._progress(self._kept, self._dropped)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether what is under way can wait for the next step."""
+        return self._carry is not None and self._kept >= self._wanted
+
+    def leave(self) -> None:
+        """To the next step, where there is a carry."""
+        if self._carry is None:
+            return
+        for task, draw in self._running.items():
+            task.remove_done_callback(self._on_done)
+            self._carry.put(Left(draw, task))
+        self._running = {}
+        for draw in self._pending.drain():
+            self._carry.put(Left(draw))
 
     async def cancel(self) -> None:
         for task in self._running:
@@ -106,12 +145,17 @@ class _Step(Generic[AnyResult]):
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def _draw(self) -> None:
-        while self._drawn < min(self._most, self._wanted + self._dropped.total()):
+        while self._drawn < self._most and self._wants_more():
             draw = next(self._draws, None)
             if draw is None:
                 return
             self._drawn += 1
             self._pending.add(draw, rank(draw))
+
+    def _wants_more(self) -> bool:
+        if self._carry is None:
+            return self._drawn < self._wanted + self._dropped.total()
+        return len(self._running) + len(self._pending) < self._scheduler.concurrent
 
     def _begin(self) -> None:
         breaker = self._scheduler.breaker
@@ -121,12 +165,14 @@ class _Step(Generic[AnyResult]):
             if draw is None:
                 return
             breaker.begun()
-            self._at_work[draw.source.name] += 1
-            task = asyncio.ensure_future(self._run(draw, rank(draw)))
-            self._running[task] = draw
-            task.add_done_callback(self._on_done)
+            self._watch(asyncio.ensure_future(self._run(draw, rank(draw))), draw)
 
-    def _on_done(self, task: asyncio.Task[AnyResult]) -> None:
+    def _watch(self, task: asyncio.Future[AnyResult], draw: Draw) -> None:
+        self._at_work[draw.source.name] += 1
+        self._running[task] = draw
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Future[AnyResult]) -> None:
         self._done.append(task)
         self._changed.set()
 
@@ -140,20 +186,20 @@ class _Step(Generic[AnyResult]):
         if timer:
             timer.cancel()
 
-    def _settle(self, task: asyncio.Task[AnyResult]) -> None:
+    async def _settle(self, task: asyncio.Future[AnyResult]) -> None:
         draw = self._running.pop(task)
         self._at_work[draw.source.name] -= 1
         result = task.result()
         breaker, name = self._scheduler.breaker, draw.task.key
         if result.dropped == FAILED:
-            self._settle_failed(draw, result)
+            await self._settle_failed(draw, result)
             return
         if breaker.is_open:
             self._scheduler.message("the outage is over: groups are begun again")
         breaker.succeeded(name)
-        self._end(draw, result)
+        await self._end(draw, result)
 
-    def _settle_failed(self, draw: Draw, result: AnyResult) -> None:
+    async def _settle_failed(self, draw: Draw, result: AnyResult) -> None:
         breaker, name, message = self._scheduler.breaker, draw.task.key, self._scheduler.message
         before = breaker.is_open
         breaker.failed(name)
@@ -163,12 +209,14 @@ class _Step(Generic[AnyResult]):
         if breaker.given_up or failures >= self._scheduler.most_failures:
             if not breaker.is_open:
                 message(f"task {name} is set aside: the infrastructure failed {failures} of its groups one after the other")
-            self._end(draw, result)
+            await self._end(draw, result)
         else:
             self._pending.add_later(draw, rank(draw), self._now() + min(2.0 ** max(0, failures - 1), LONGEST_PAUSE_S))
 
-    def _end(self, draw: Draw, result: AnyResult) -> None:
-        self.ended[draw.index] = Ended(draw, result, self._scheduler.breaker.failures[draw.task.key])
+    async def _end(self, draw: Draw, result: AnyResult) -> None:
+        if self._take is not None:
+            result = await self._take(result)
+        self.ended[draw.step, draw.index] = Ended(draw, result, self._scheduler.breaker.failures[draw.task.key])
         self._kept += result.kept
         self._dropped.update([] if result.kept else [str(result.dropped)])
 

@@ -57,13 +57,14 @@ NOTHING_KNOWN = Forecast()
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """The task of group `index` of a step. `after` is the data position with this draw and all before it done."""
+    """The task of group `index` of `step`. `after` is the data position with this draw and all before it done."""
 
     index: int
     source: Source
     task: Problem
     after: Position
     length: float = 0.0
+    step: int = 0
 
 
 class TaskMix:
@@ -89,6 +90,14 @@ class TaskMix:
             task, length, now[source.name] = found
             yield Draw(index, source, task, dict(now), length)
             index += 1
+
+    def again(self, step: int, index: int, task: str) -> Draw:
+        """A draw that was made before, of the task of this key; for its position nothing follows. Raises ValueError where no
+        source has that task."""
+        for source in self.sources:
+            if (found := source.order.find(task)) is not None:
+                return Draw(index, source, found, {}, step=step)
+        raise ValueError(f"task {task}: a group of step {step} is under way, but the task is no longer there; bring it back")
 
     def _next(self, source: Source, place: Place, forecast: Callable[[Problem], Forecast]) -> tuple[Problem, float, Place] | None:
         """Problem, length and the place after it; None where a whole pass has no usable task."""

@@ -20,6 +20,9 @@ class TaskOrder:
         """Tasks of a pass."""
         return len(self._tasks)
 
+    def find(self, key: str) -> Problem | None:
+        return next((task for task in self._tasks if task.key == key), None)
+
     def task(self, position: int) -> Problem:
         number, offset = divmod(position, len(self._tasks))
         if number not in self._passes:

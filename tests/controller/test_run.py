@@ -1,5 +1,6 @@
 """A run directory changes hands: what is refused, what may change, and where the next owner goes on."""
 
+import asyncio
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +11,14 @@ from stored import write_stored
 from gagar_mcore.config.load import RecipeError, load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.config.shipped import shipped_checkpoint
-from gagar_mcore.controller.run import open_run
+from gagar_mcore.controller.run import Run, open_run
 from gagar_mcore.records.layout import RunLayout
-from gagar_mcore.records.store import directory_digest, publish_directory, read_manifest
+from gagar_mcore.records.store import directory_digest, read_manifest
 from gagar_mcore.records.types import Credit, Group, Trajectory
-from gagar_mcore.rollout.batching import fill_batch
+from gagar_mcore.rollout.carry import Carried
 from gagar_mcore.rollout.group import FinishedGroup
+from gagar_mcore.rollout.step_batch import StepBatch
+from gagar_mcore.tasks.mix import Place
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.weights.files import link_checkpoint, read_companions
 from gagar_mcore.weights.published import PublishedCheckpoint
@@ -29,13 +32,24 @@ def finished(member: Trajectory, step: int) -> FinishedGroup:
     return FinishedGroup(Group("g", step, "task", [member.id], None, credit), TASK, [member])
 
 
+def publish(run: Run, step: int, group: FinishedGroup) -> None:
+    """The batch of a step that leaves a group of its own under way."""
+    meta = {"next_position": {"": {"start": 5}}, "carried": [{"step": step, "index": 7, "task": "t"}]}
+
+    async def main() -> None:
+        with StepBatch(run.layout, step, lambda task, patch: False, in_order=False) as batch:
+            await batch.publish([await batch.take(group)], "token-mean", meta, run.epoch.number, run.fence)
+
+    asyncio.run(main())
+
+
 def recipe(root: Path, *overrides: str) -> Recipe:
     return load_recipe("tiny", [f"output={root}", *overrides])
 
 
 def test_a_fresh_run_begins_with_the_initial_weights(tmp_path: Path) -> None:
     with open_run(recipe(tmp_path / "run"), resume=False) as run:
-        assert (run.epoch.number, run.next_step, run.position) == (1, 1, 0)
+        assert (run.epoch.number, run.next_step, run.position, run.carried) == (1, 1, {}, [])
         assert read_manifest(run.layout.weights(0), "weights", verify=True).meta["version"] == 0
 
 
@@ -71,9 +85,10 @@ def test_the_next_owner_goes_on_after_the_last_batch_in_a_new_epoch(
 ) -> None:
     group = finished(make_trajectory(), 1)
     with open_run(recipe(tmp_path / "run"), resume=False) as run:
-        publish_directory(run.layout.batch(1), "batch", 1, lambda d: fill_batch(d, run.layout, [group], "token-mean", 1, 5))
+        publish(run, 1, group)
     with open_run(recipe(tmp_path / "run"), resume=True) as run:
-        assert (run.epoch.number, run.next_step, run.position) == (2, 2, 5)
+        assert (run.epoch.number, run.next_step, run.position) == (2, 2, {"": Place(start=5)})
+        assert run.carried == [Carried(1, 7, "t")]
 
 
 def test_what_earlier_steps_depended_on_may_not_change(tmp_path: Path) -> None:
@@ -87,7 +102,7 @@ def test_what_earlier_steps_depended_on_may_not_change(tmp_path: Path) -> None:
 def test_a_run_cannot_become_shorter_than_it_is(tmp_path: Path, make_trajectory: Callable[..., Trajectory]) -> None:
     group = finished(make_trajectory(), 3)
     with open_run(recipe(tmp_path / "run"), resume=False) as run:
-        publish_directory(run.layout.batch(3), "batch", 1, lambda d: fill_batch(d, run.layout, [group], "token-mean", 3, 9))
+        publish(run, 3, group)
     with open_run(recipe(tmp_path / "run", "train.steps=3"), resume=True) as run:
         assert run.next_step == 4
     with (

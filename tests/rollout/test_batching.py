@@ -3,6 +3,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from gagar_mcore.records.experts import UNKNOWN, publish_experts
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import RecordError, publish_directory
 from gagar_mcore.records.types import Credit, Group, Trajectory
-from gagar_mcore.rollout.batching import BatchBuilder, fill_batch
+from gagar_mcore.rollout.batching import BatchBuilder
 from gagar_mcore.rollout.group import FinishedGroup
 from gagar_mcore.tasks.task import Task
 
@@ -24,6 +25,15 @@ TASK = Task("task", Path(), "", Path(), Path(), (), ())
 def finished(trajectories: list[Trajectory], advantages: dict[str, float], name: str = "g") -> FinishedGroup:
     credit = Credit("gagar", True, None, None, 1.0, False, advantages)
     return FinishedGroup(Group(name, 1, "task", [t.id for t in trajectories], None, credit), TASK, trajectories)
+
+
+def publish(layout: RunLayout, step: int, group: FinishedGroup) -> None:
+    def fill(directory: Path) -> dict[str, Any]:
+        builder = BatchBuilder(directory, layout)
+        builder.append(group.group, group.trajectories)
+        return builder.finish("token-mean")[0]
+
+    publish_directory(layout.batch(step), "batch", 1, fill)
 
 
 def build_batch(groups: list[FinishedGroup], aggregation: Aggregation) -> tuple[Batch, list[str]]:
@@ -100,7 +110,7 @@ def test_recorded_experts_stand_at_their_tokens_and_those_of_others_are_unknown(
         layout, replace(members[3], loss_mask=[0, 1, 0, 0, 0, 1, 1, 1, 1], segment_starts=[0, 2, 4]), 300, known=8
     )
     group = finished(members, {members[i].id: 0.5 for i in (0, 1, 3)})
-    publish_directory(layout.batch(1), "batch", 1, lambda d: fill_batch(d, layout, [group], "token-mean", 1, 1))
+    publish(layout, 1, group)
     batch, meta = read_batch(layout.batch(1))
     assert meta["trajectory_ids"] == [members[i].id for i in (0, 1, 3, 3)]
     assert batch.experts is not None and batch.experts.dtype == np.int16 and batch.experts.shape == (len(batch.tokens), 2, 2)
@@ -113,12 +123,12 @@ def test_a_batch_without_records_has_no_column_and_a_damaged_record_stops_it(
 ) -> None:
     layout = RunLayout(tmp_path)
     free = finished([make_trajectory(0)], {make_trajectory(0).id: 0.5})
-    publish_directory(layout.batch(1), "batch", 1, lambda d: fill_batch(d, layout, [free], "token-mean", 1, 1))
+    publish(layout, 1, free)
     assert read_batch(layout.batch(1))[0].experts is None
 
     member = recorded(layout, make_trajectory(1), 0, known=6)
     layout.experts(1, member.id).write_bytes(b"garbage")
     damaged = finished([member], {member.id: 0.5})
     with pytest.raises(RecordError, match=r"m01\.experts\.npy: missing or damaged"):
-        publish_directory(layout.batch(2), "batch", 1, lambda d: fill_batch(d, layout, [damaged], "token-mean", 1, 1))
+        publish(layout, 2, damaged)
     assert not layout.batch(2).exists()

@@ -47,11 +47,15 @@ ORDER = TaskOrder([task(f"t{i}") for i in range(5)], seed=3)
 MIX = TaskMix([Source("", ORDER)])
 
 
+async def take(group: FinishedGroup) -> FinishedGroup:
+    return group
+
+
 def run(scripted: Scripted, wanted: int = 3, most: int = 8, concurrent: int = 8, outage_wait_s: float = 0.0) -> Collection:
     pipeline = cast(GroupPipeline, scripted)
     scheduler = Scheduler(concurrent, 3, Breaker(3, outage_wait_s))
     position = {"": Place(start=10)}
-    return run_virtually(collect(scheduler, pipeline, MIX, History(2, 3), 1, position, wanted, most))
+    return run_virtually(collect(scheduler, pipeline, MIX, History(2, 3), 1, position, wanted, most, take))
 
 
 def test_no_more_groups_are_begun_than_are_needed() -> None:

@@ -11,6 +11,7 @@ from gagar_mcore.controller.train import rollout
 from gagar_mcore.records.batch import read_batch
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import read_json
+from gagar_mcore.rollout.group import read_trajectories
 from gagar_mcore.rollout.history import read_outcomes
 from gagar_mcore.tasks.mix import Place
 from gagar_mcore.tracking.console import Console
@@ -41,7 +42,8 @@ def test_code_and_questions_in_one_batch(tmp_path: Path) -> None:
 
     kept = {g.task.source for g in collection.kept}
     assert kept == {"code", "asked"}
-    asked = [t for g in collection.groups if g.task.source == "asked" for t in g.trajectories]
+    asked = [t for g in collection.groups if g.task.source == "asked" for t in read_trajectories(RunLayout(root), g.group)]
+    assert asked
     assert all((t.patch == SAID_AT_TIMES) == t.passed and len(t.turns) == 1 for t in asked if t.end_reason == "finished")
     assert {g.group.credit.method for g in collection.kept if g.task.source == "asked"} == {"grpo"}
 
