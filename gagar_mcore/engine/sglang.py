@@ -152,7 +152,7 @@ class SGLangEngine:
 
     async def _update(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         self._orders += 1
-        return await self._client.call(path, self._section.start_timeout_s, body, admin=True)
+        return await self._client.call(path, self._section.start_timeout_s, body, admin=body is not None)
 
     async def _order(self, path: str, body: dict[str, Any], deadline_s: float | None = None) -> None:
         self._orders += 1
