@@ -12,14 +12,16 @@ from gagar_mcore.config.rollout import Positive, Seconds
 class AgentSection(Section):
     """`builtin`: our own agent, with the tools of `rollout.tools`. `command`: any program, run in the session's sandbox, that
     asks the policy through the session proxy, see docs/agents.md; in its words `{instruction}` and `{workdir}` stand for the
-    task's. `mounts`: what it needs of this machine, read-only, by its place in the sandbox. It may keep `concurrent_calls` at
-    work, send so many bytes a request and a session, and have the contexts of all its conversations come to
-    `max_session_tokens`; once its session is over, it has `grace_s` to end."""
+    task's. `mounts`: what it needs of this machine, read-only, by its place in the sandbox. `apart`: it runs in a sandbox of its
+    own, and an adapter gives its commands to that of the task. It may keep `concurrent_calls` at work, send so many bytes a
+    request and a session, and have the contexts of all its conversations come to `max_session_tokens`; once its session is over,
+    it has `grace_s` to end."""
 
     kind: Literal["builtin", "command"] = "builtin"
     command: tuple[str, ...] = ()
     mounts: dict[str, str] = Field(default_factory=dict)
     environment: dict[str, str] = Field(default_factory=dict)
+    apart: bool = False
     grace_s: Seconds = 10.0
     concurrent_calls: Positive = 1
     max_request_bytes: Positive = 4 << 20

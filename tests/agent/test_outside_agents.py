@@ -13,7 +13,8 @@ from test_proxy_runner import fix
 from gagar_mcore.agent import grammar
 from gagar_mcore.agent.calls import Answer
 from gagar_mcore.agent.compact import CompactTools
-from gagar_mcore.agent.proxy.runner import OutsideAgent, OutsideRunner
+from gagar_mcore.agent.proxy.outside import OutsideAgent
+from gagar_mcore.agent.proxy.runner import OutsideRunner
 from gagar_mcore.agent.renderer import Renderer, load_renderer
 from gagar_mcore.agent.session import SessionKey, SessionLimits, SessionRunner
 from gagar_mcore.config.rollout import EngineSection
@@ -108,7 +109,7 @@ def test_mini_swe_agent_without_tool_calls(tmp_path: Path) -> None:
         return Answer(f"THOUGHT: so\n\n```mswea_bash_command\n{command}\n```")
 
     engine = Scripted(QWEN3, [block("cat *.py"), Answer("no block"), block(fix(TASK)), block(DONE)])
-    command = (*MINI, "--model-class", "litellm_textbased", "--config", "default.yaml", "--config", "agent.mode=yolo")
+    command = (*MINI, "--agent-class", "default", "--model-class", "litellm_textbased", "--config", "default.yaml")
     trajectory, reward = run(scripted(engine), QWEN3, tmp_path, command)
     assert (trajectory.end_reason, reward) == ("finished", 1.0), trajectory.invalid_detail
     first, second = (trajectory.token_ids[start:end].tolist() for start, end in trajectory.segments)

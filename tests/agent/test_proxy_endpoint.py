@@ -245,7 +245,7 @@ def test_a_failed_engine_ends_the_session_and_tells_nothing_of_itself() -> None:
         assert (await client.post(CHAT, json=ASK)).status_code == 410
 
     with_client(recorder, use)
-    assert recorder.failure == "a secret of the operator's"
+    assert recorder.failure == ("engine_failed", "a secret of the operator's")
 
 
 def test_a_stream_says_what_the_whole_answer_says() -> None:

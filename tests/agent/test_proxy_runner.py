@@ -8,7 +8,8 @@ import pytest
 from proxied import LIMITS, QWEN3, RENDERERS, Scripted, bash
 
 from gagar_mcore.agent.calls import Answer
-from gagar_mcore.agent.proxy.runner import OutsideAgent, OutsideRunner
+from gagar_mcore.agent.proxy.outside import OutsideAgent
+from gagar_mcore.agent.proxy.runner import OutsideRunner
 from gagar_mcore.agent.session import SessionKey, SessionLimits
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation
 from gagar_mcore.records.types import Trajectory, Verification

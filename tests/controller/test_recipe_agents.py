@@ -36,7 +36,7 @@ def test_the_documented_recipe_runs_its_command(tmp_path: Path, monkeypatch: pyt
         check_agent(section)
     (tmp_path / ".venv-agents").mkdir()
     check_agent(section)
-    runner = runner_of(section, own_runner())
+    runner = runner_of(section, own_runner(), 7.0)
     assert isinstance(runner, OutsideRunner)
     assert runner.agent.command[:3] == ("/agents/bin/python", "-m", "minisweagent")
     assert runner.agent.mounts == {"/agents": tmp_path / ".venv-agents"}
@@ -44,10 +44,10 @@ def test_the_documented_recipe_runs_its_command(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_default_is_our_own_agent() -> None:
-    assert runner_of(AgentSection(), own := own_runner()) is own
+    assert runner_of(AgentSection(), own := own_runner(), 7.0) is own
 
 
-@pytest.mark.parametrize("place", ["relative", "/", "/usr/agents", "/a/../b", "/proxy"])
+@pytest.mark.parametrize("place", ["relative", "/", "/usr/agents", "/a/../b", "/proxy", "/adapters"])
 def test_a_place_that_cannot_have_a_mount_is_refused(place: str, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"agent\.mounts: "):
         check_agent(AgentSection(kind="command", command=("x",), mounts={place: str(tmp_path)}))

@@ -11,6 +11,8 @@ from gagar_mcore.agent.proxy.conversation import Refused
 from gagar_mcore.agent.proxy.http import HttpRequest, HttpResponse
 from gagar_mcore.agent.proxy.openai_api import OpenAi, models
 from gagar_mcore.agent.proxy.recorder import Recorder
+from gagar_mcore.agent.proxy.workspace import Workspace
+from gagar_sandbox.types import SandboxLost
 
 OPENAI, ANTHROPIC = OpenAi(), Anthropic()
 PATHS: Mapping[tuple[str, str], Api] = {
@@ -18,14 +20,18 @@ PATHS: Mapping[tuple[str, str], Api] = {
     ("POST", "/v1/chat/completions"): OPENAI,
     ("POST", "/v1/messages"): ANTHROPIC,
 }
+COMMANDS = ("POST", "/workspace/exec")
 
 
 class Endpoint:
-    """Answers requests that carry `key` from the session of `recorder`, and knows of no other."""
+    """Answers requests that carry `key` from the session of `recorder`, and knows of no other. Where there is a `workspace`, it
+    takes commands for it."""
 
-    def __init__(self, recorder: Recorder, key: str) -> None:
+    def __init__(self, recorder: Recorder, key: str, workspace: Workspace | None = None) -> None:
         self._recorder = recorder
         self._key = key.encode()
+        self._workspace = workspace
+        self._paths = {*PATHS, COMMANDS} if workspace else set(PATHS)
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
         api = PATHS.get((request.method, request.path), ANTHROPIC if request.path.startswith("/v1/messages") else OPENAI)
@@ -35,7 +41,8 @@ class Endpoint:
             return _json(api.error(refused), refused.status)
 
     async def _answer(self, request: HttpRequest, api: Api) -> HttpResponse:
-        if (request.method, request.path) not in PATHS:
+        path = (request.method, request.path)
+        if path not in self._paths:
             raise Refused(404, "not_found_error", f"{request.method} {request.path}: there is no such path here")
         if not hmac.compare_digest(_key_of(request), self._key):
             raise Refused(401, "authentication_error", "the key is not that of this session")
@@ -44,11 +51,19 @@ class Endpoint:
         if request.method == "GET":
             return _json(models())
         self._recorder.read(len(request.body))
+        if path == COMMANDS and self._workspace is not None:
+            return _json(await self._run(self._workspace, request.body))
         asked = api.read(request.body)
         answered = await self._recorder.answer(asked.asked)
         if not asked.stream:
             return _json(api.write(answered))
         return HttpResponse(200, b"".join(_event(name, data) for name, data in api.events(answered)), "text/event-stream")
+
+    async def _run(self, workspace: Workspace, body: bytes) -> dict[str, object]:
+        try:
+            return await workspace.run(body)
+        except SandboxLost as error:
+            raise self._recorder.fail("sandbox_lost", str(error)) from error
 
 
 def _key_of(request: HttpRequest) -> bytes:

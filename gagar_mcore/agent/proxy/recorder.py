@@ -15,14 +15,15 @@ from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.agent.session import SessionKey, SessionLimits
 from gagar_mcore.engine.protocol import Engine, EngineError, GenerateRequest, Generation
 from gagar_mcore.randomness import derive_seed
-from gagar_mcore.records.types import EndReason, Turn
+from gagar_mcore.records.types import EndReason, InvalidReason, Turn
 
 CHARACTERS_A_TOKEN = 64  # that no text reaches on average
 
 
 @dataclass(slots=True)
 class Recorder:
-    """`over` says why no more calls are answered; `refused` which limit the newest call has met. `failure` is the engine's."""
+    """`over` says why no more calls are answered; `refused` which limit the newest call has met; `failure` what was not the
+    agent's fault."""
 
     key: SessionKey
     engine: Engine
@@ -33,7 +34,7 @@ class Recorder:
     over: str | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     refused: EndReason | None = None
-    failure: str | None = None
+    failure: tuple[InvalidReason, str] | None = None
     bytes_read: int = 0
     _calls: int = 0
     _working: int = 0
@@ -53,6 +54,12 @@ class Recorder:
         """From now on every call is refused. The first reason stays."""
         self.over = self.over or reason
         self.ended.set()
+
+    def fail(self, reason: InvalidReason, detail: str) -> Refused:
+        """The infrastructure has failed: the session is over. The agent is not told of the detail."""
+        self.failure = (reason, detail)
+        self.end("it is out of service")
+        return Refused(503, "api_error", f"this session is over: {self.over}", "session_over")
 
     def read(self, count: int) -> None:
         """Count the bytes of a request. Raises Refused."""
@@ -87,9 +94,7 @@ class Recorder:
         try:
             [generation] = await self.engine.generate([request])
         except EngineError as error:
-            self.failure = str(error)
-            self.end("the engine has failed")
-            raise Refused(503, "api_error", "the model is out of service; this session is over") from error
+            raise self.fail("engine_failed", str(error)) from error
         self._check_open()
         return generation
 

@@ -1,18 +1,13 @@
-"""Sessions of an outside agent: its command runs in the session's sandbox, and its only way out is the proxy."""
+"""Sessions of an outside agent: its command runs in a sandbox, and its only way out is the proxy."""
 
 import asyncio
-import secrets
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from gagar_mcore.agent.proxy.endpoint import Endpoint
-from gagar_mcore.agent.proxy.http import UnixServer
-from gagar_mcore.agent.proxy.limits import ProxyLimits
+from gagar_mcore.agent.proxy.outside import OutsideAgent
 from gagar_mcore.agent.proxy.recorder import Recorder
+from gagar_mcore.agent.proxy.rooms import open_rooms
 from gagar_mcore.agent.proxy.segments import joined
 from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.agent.session import SessionKey, SessionLimits, SessionRunner
@@ -24,28 +19,11 @@ from gagar_mcore.records.store import FileSum
 from gagar_mcore.records.types import EndReason, InvalidReason, Trajectory
 from gagar_mcore.tasks.question import Problem, Question
 from gagar_mcore.tasks.task import Task
-from gagar_mcore.verify.patch import BASE, extract_patch
-from gagar_sandbox import forwarding
-from gagar_sandbox.types import ExecResult, Limits, Sandbox, SandboxLost, SandboxPool, SandboxSpec
+from gagar_mcore.verify.patch import extract_patch
+from gagar_sandbox.types import ExecResult, Limits, SandboxLost, SandboxPool
 
-SOCKET_FOLDER = "/proxy"  # in the sandbox
-SOCKET = "model.sock"
-PORT = 8000
 DETAIL_CHARACTERS = 500
 LATER_S = 60.0  # the session's own deadline comes first
-
-
-@dataclass(frozen=True, slots=True)
-class OutsideAgent:
-    """`command`: its words, in which `{instruction}` and `{workdir}` stand for the task's; the instruction is on its standard
-    input too. `mounts`: what it needs from this machine, by its place in the sandbox, read-only. `grace_s`: the time that it has
-    to end once its session is over."""
-
-    command: tuple[str, ...]
-    mounts: Mapping[str, Path] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    bounds: ProxyLimits = field(default_factory=ProxyLimits)
-    grace_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +67,8 @@ class OutsideRunner:
         finally:
             await recorder.close()
         if recorder.failure is not None:
-            ended = Ended("invalid", invalid="engine_failed", detail=recorder.failure)
+            reason, detail = recorder.failure
+            ended = Ended("invalid", invalid=reason, detail=detail)
         return await self._trajectory(key, task, recorder, ended, time.monotonic() - started)
 
     async def _answered(self, key: SessionKey, question: Question, engine: Engine) -> Trajectory:
@@ -98,51 +77,9 @@ class OutsideRunner:
         return await replace(self.own, limits=self.limits).run(key, question, engine)
 
     async def _in_sandbox(self, task: Task, recorder: Recorder) -> Ended:
-        async with self._served(recorder) as (folder, secret):
-            mounts = {BASE: task.repository, SOCKET_FOLDER: folder, **self.agent.mounts}
-            sandbox = await self.pool.acquire(SandboxSpec(task.repository, task.workdir, mounts, self.sandbox_limits))
-            try:
-                result = await self._agent(sandbox, task, recorder, secret)
-                patch = await extract_patch(sandbox, task)
-            finally:
-                await sandbox.close()
-        return _ended(recorder, result, patch)
-
-    @asynccontextmanager
-    async def _served(self, recorder: Recorder) -> AsyncIterator[tuple[Path, str]]:
-        """A folder with the socket of this session, and its key."""
-        secret = secrets.token_urlsafe(32)
-        bounds = self.agent.bounds
-        server = UnixServer(Endpoint(recorder, secret), bounds.request_bytes, bounds.connections)
-        with tempfile.TemporaryDirectory(prefix="gagar-proxy-") as folder:
-            await server.start(Path(folder, SOCKET))
-            try:
-                yield Path(folder), secret
-            finally:
-                await server.close()
-
-    async def _agent(self, sandbox: Sandbox, task: Task, recorder: Recorder, secret: str) -> ExecResult | None:
-        """What the agent's command came to; None where it had to be stopped after the end of its session."""
-        words = [_filled(word, task) for word in self.agent.command]
-        running = asyncio.create_task(
-            sandbox.exec(
-                forwarding(f"{SOCKET_FOLDER}/{SOCKET}", PORT, words),
-                timeout_s=self.limits.deadline_s + LATER_S,
-                stdin=task.instruction.encode(),
-                env={**addresses(secret), **self.agent.environment},
-            )
-        )
-        over = asyncio.create_task(recorder.ended.wait())
-        try:
-            await asyncio.wait({running, over}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({running}, timeout=self.agent.grace_s)
-        finally:
-            over.cancel()
-            if not running.done():
-                running.cancel()
-                await asyncio.wait({running})
-        recorder.end("the agent has ended")
-        return None if running.cancelled() else running.result()
+        async with open_rooms(self.pool, self.agent, task, self.sandbox_limits, recorder) as rooms:
+            result = await self.agent.work(rooms.agent, task, recorder, rooms.secret, self.limits.deadline_s + LATER_S)
+            return _ended(recorder, result, await extract_patch(rooms.task, task))
 
     async def _trajectory(self, key: SessionKey, task: Task, recorder: Recorder, ended: Ended, seconds: float) -> Trajectory:
         whole = joined(recorder.segments)
@@ -173,22 +110,6 @@ class OutsideRunner:
         if self.keep_experts is None or experts is None:
             return None
         return await asyncio.to_thread(self.keep_experts, key, experts)
-
-
-def addresses(secret: str) -> dict[str, str]:
-    """The variables by which clients of either API find their model."""
-    root = f"http://127.0.0.1:{PORT}"
-    return {
-        "OPENAI_BASE_URL": f"{root}/v1",
-        "OPENAI_API_BASE": f"{root}/v1",
-        "OPENAI_API_KEY": secret,
-        "ANTHROPIC_BASE_URL": root,
-        "ANTHROPIC_API_KEY": secret,
-    }
-
-
-def _filled(word: str, task: Task) -> str:
-    return word.replace("{instruction}", task.instruction).replace("{workdir}", task.workdir)
 
 
 def _ended(recorder: Recorder, result: ExecResult | None, patch: str) -> Ended:
