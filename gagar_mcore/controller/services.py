@@ -95,7 +95,7 @@ def build_sampler(recipe: Recipe, engine: Engine, pools: Pools, renderer: Render
     limits = sandbox_limits(recipe)
     own = SessionRunner(pools.sessions, tools, renderer, session_limits(recipe), limits, keep)
     return Sampler(
-        sessions=runner_of(recipe.agent, own),
+        sessions=runner_of(recipe.agent, own, recipe.sandbox.command_timeout_s),
         engine=engine,
         judge=JudgeByKind(
             Verifier(pools.tests, limits, recipe.verify.timeout_s), AnswerVerifier(pools.tests, limits, recipe.verify.timeout_s)
@@ -142,7 +142,8 @@ def keep_experts(layout: RunLayout, key: SessionKey, experts: Experts | ExpertIn
 
 @asynccontextmanager
 async def open_pools(recipe: Recipe) -> AsyncIterator[Pools]:
-    pools = Pools(LocalPool(session_slots(recipe)), LocalPool(recipe.verify.concurrency))
+    sandboxes = session_slots(recipe) * (2 if recipe.agent.apart else 1)
+    pools = Pools(LocalPool(sandboxes), LocalPool(recipe.verify.concurrency))
     try:
         yield pools
     finally:
