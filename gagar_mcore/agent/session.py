@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gagar_mcore.agent.answering import Answering
 from gagar_mcore.agent.compaction import Compaction
+from gagar_mcore.agent.gate import Gate
 from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.agent.tools import ToolResult, ToolSession, ToolSet
 from gagar_mcore.agent.transcript import Transcript
@@ -59,7 +60,7 @@ class SessionKey:
 @dataclass(frozen=True, slots=True)
 class SessionRunner:
     """Runs sessions with one pool, tool set and renderer. `keep_experts` publishes the experts of a session's tokens, where the
-    engine records them, and returns the sum of the file; None does not keep them."""
+    engine records them, and returns the sum of the file; None does not keep them. Deadlines stand still while `gate` is closed."""
 
     pool: SandboxPool
     tools: ToolSet
@@ -67,6 +68,7 @@ class SessionRunner:
     limits: SessionLimits
     sandbox_limits: Limits
     keep_experts: Callable[[SessionKey, Experts | ExpertIndex], FileSum] | None = None
+    gate: Gate = field(default_factory=Gate)
 
     async def run(self, key: SessionKey, task: Problem, engine: Engine) -> Trajectory:
         """The ended session, its patch or answer not yet verified (reward 0). A failure of the infrastructure makes it invalid;
@@ -78,7 +80,7 @@ class SessionRunner:
         invalid: InvalidReason | None = None
         detail = ""
         try:
-            async with asyncio.timeout(min(self.limits.deadline_s, task.agent_timeout_s)):
+            async with self.gate.deadline(min(self.limits.deadline_s, task.agent_timeout_s)):
                 if isinstance(task, Question):
                     end, patch = await self._answer(key, task, engine, transcript)
                 else:
@@ -135,19 +137,19 @@ class SessionRunner:
         finally:
             await sandbox.close()
 
-    async def _turns(
-        self, key: SessionKey, prompt: str, tools: ToolSession, engine: Engine, transcript: Transcript
-    ) -> EndReason:
+    async def _turns(self, key: SessionKey, prompt: str, tools: ToolSession, engine: Engine, transcript: Transcript) -> EndReason:
         if transcript.context_length > self.limits.most_read:
             return "max_context"
         for index in range(self.limits.max_turns):
             started = time.monotonic()
             [generation] = await engine.generate([self._request(key, index, transcript)])
+            answered = time.monotonic()
             transcript.add_generation(generation)
             text = self.renderer.decode(generation.token_ids)
             cut = generation.finish_reason != "stop"
             result = ToolResult("", "", ok=False) if cut else await tools.call(text)
-            transcript.turns.append(_turn(index, text, result, generation, time.monotonic() - started))
+            seconds = time.monotonic() - started
+            transcript.turns.append(_turn(index, text, result, generation, seconds, answered - started))
             if cut:
                 return "max_tokens"
             if result.finished:
@@ -180,7 +182,7 @@ class SessionRunner:
         )
 
 
-def _turn(index: int, text: str, result: ToolResult, generation: Generation, seconds: float) -> Turn:
+def _turn(index: int, text: str, result: ToolResult, generation: Generation, seconds: float, engine_seconds: float) -> Turn:
     return Turn(
         index=index,
         action=text,
@@ -190,4 +192,5 @@ def _turn(index: int, text: str, result: ToolResult, generation: Generation, sec
         finish_reason=generation.finish_reason,
         generated_tokens=len(generation.token_ids),
         seconds=seconds,
+        engine_seconds=engine_seconds,
     )

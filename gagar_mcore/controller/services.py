@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
+from gagar_mcore.agent.gate import Gate, GatedEngine
 from gagar_mcore.agent.registry import tool_set
 from gagar_mcore.agent.renderer import Renderer, load_renderer
 from gagar_mcore.agent.session import SessionKey, SessionLimits, SessionRunner
@@ -51,7 +53,19 @@ class RolloutServices:
     history: History
     heldout: list[Problem]
     staleness: Staleness
-    carry: Carry[FinishedGroup] | None = None
+    carry: Carry[FinishedGroup] | None
+    gate: Gate
+
+    async def rest(self) -> None:
+        """Leave the machine to the trainer, perhaps on the same GPU: sessions under way stop before their next turn."""
+        self.gate.close()
+        await self.engine.release_memory()
+
+    async def load(self, weights: Path, version: int) -> None:
+        """Take these weights; sessions under way go on with them."""
+        await self.engine.load_weights(weights, version)
+        self.staleness.version = version
+        self.gate.open()
 
 
 def sandbox_limits(recipe: Recipe) -> Limits:
@@ -88,15 +102,18 @@ def session_slots(recipe: Recipe) -> int:
     return recipe.sandbox.concurrency or recipe.rollout.concurrent_groups * recipe.rollout.group_size
 
 
-def build_sampler(recipe: Recipe, engine: Engine, pools: Pools, renderer: Renderer, layout: RunLayout | None = None) -> Sampler:
+def build_sampler(
+    recipe: Recipe, engine: Engine, pools: Pools, renderer: Renderer, layout: RunLayout | None = None, gate: Gate | None = None
+) -> Sampler:
     """layout: of the run that the sessions belong to, where they are trained on."""
+    gate = gate or Gate()
     keep = partial(keep_experts, layout) if layout else None
     tools = tool_set(recipe.rollout.tools, renderer.calls, recipe.sandbox.command_timeout_s)
     limits = sandbox_limits(recipe)
-    own = SessionRunner(pools.sessions, tools, renderer, session_limits(recipe), limits, keep)
+    own = SessionRunner(pools.sessions, tools, renderer, session_limits(recipe), limits, keep, gate)
     return Sampler(
         sessions=runner_of(recipe.agent, own, recipe.sandbox.command_timeout_s),
-        engine=engine,
+        engine=GatedEngine(engine, gate),
         judge=JudgeByKind(
             Verifier(pools.tests, limits, recipe.verify.timeout_s), AnswerVerifier(pools.tests, limits, recipe.verify.timeout_s)
         ),
@@ -175,7 +192,8 @@ async def start_rollout(
         heldout = await heldout_tasks(recipe.tasks, layout.root / "tasks", pools.tests, run.epoch.number)
         engine = await start_engine(recipe, layout.logs / "engine.log", weights, 0)
         stack.push_async_callback(engine.close)
-        sampler = build_sampler(recipe, engine, pools, load_renderer(weights), layout)
+        gate = Gate()
+        sampler = build_sampler(recipe, engine, pools, load_renderer(weights), layout, gate)
         staleness = Staleness(recipe.rollout.max_staleness)
         pipeline = GroupPipeline(
             layout=layout,
@@ -193,4 +211,4 @@ async def start_rollout(
         carry = open_carry(run, mix) if recipe.rollout.partial else None
         if carry:
             stack.push_async_callback(carry.close)
-        yield RolloutServices(engine, sampler, pipeline, scheduler, mix, history, heldout, staleness, carry)
+        yield RolloutServices(engine, sampler, pipeline, scheduler, mix, history, heldout, staleness, carry, gate)

@@ -27,7 +27,7 @@ async def train(recipe: Recipe, resume: bool, console: Console) -> None:
         progress = StepProgress(console, recipe.rollout)
         async with start_trainer(run) as trainer, start_rollout(run, progress.event, console.message) as services:
             await evaluate_if_due(run, services, 0, console)
-            await services.engine.release_memory()
+            await services.rest()
             await take_weights(run, services, trainer, run.next_step - 1, console)
             books.log_through(run.next_step - 1)
             position = run.position
@@ -35,7 +35,7 @@ async def train(recipe: Recipe, resume: bool, console: Console) -> None:
                 await books.wait_for_disk()
                 with open_batch(run, step) as batch:
                     collection = await collect_step(run, services, step, position, batch, progress)
-                    await services.engine.release_memory()  # the trainer, perhaps on the same GPU, has work from here on
+                    await services.rest()  # the trainer has work from here on
                     position = await publish_batch(run, services, collection, batch)
                 await take_weights(run, services, trainer, step, console)
                 books.log_through(step)
@@ -113,8 +113,7 @@ async def take_weights(run: Run, services: RolloutServices, trainer: TrainerClie
     console.stage("train", 0, 1)
     weights = await trainer.weights(version)
     started = time.monotonic()
-    await services.engine.load_weights(weights, version)
-    services.staleness.version = version
+    await services.load(weights, version)
     publish_json(run.layout.step_metrics(version, "load"), {"time/load": time.monotonic() - started}, run.epoch.number)
     await evaluate_if_due(run, services, version, console)
 

@@ -33,6 +33,7 @@ class Turn:
     finish_reason: Literal["stop", "length", "abort"]
     generated_tokens: int
     seconds: float
+    engine_seconds: float = 0.0  # of `seconds`, what the engine took; 0 where that was not told apart
 
 
 @dataclass(frozen=True, slots=True)
