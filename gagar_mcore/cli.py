@@ -167,6 +167,24 @@ def plan(
 
 
 @app.command()
+def simulate(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option(min=1, help="How many, one after the other.")] = 1,
+    run: Annotated[
+        Path | None, typer.Option("--from", metavar="RUN", help="A run directory: times and rates are fitted to it.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Leave out what twice as many of each kind would change.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As data, in seconds.")] = False,
+) -> None:
+    """Step time, utilisation and bottleneck of a recipe on a simulated cluster, through the scheduler of real runs."""
+    from gagar_mcore.plan.simulate_command import simulate_recipe
+
+    with one_line_errors():
+        print(simulate_recipe(recipe, overrides or [], steps=steps, run=run, once=once, as_json=as_json))
+
+
+@app.command()
 def credit(
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="Other fields of a recipe's method section.")
@@ -354,6 +372,14 @@ def bench_logprob(options: BenchOptions = None) -> None:
 def bench_trainer(options: BenchOptions = None) -> None:
     """Training steps in every layout beside transformers and DeepSpeed: tokens a second; on a GPU also memory and costs."""
     from gagar_mcore.bench.trainer import main
+
+    main(options or [])
+
+
+@bench_app.command("scheduler", context_settings=PASSED_ON, add_help_option=False)
+def bench_scheduler(options: BenchOptions = None) -> None:
+    """Thousands of live sessions through the real scheduler: CPU a turn, memory a session, idle slots."""
+    from gagar_mcore.bench.scheduler import main
 
     main(options or [])
 

@@ -21,6 +21,7 @@ from gagar_mcore.config.publish import PublishSection
 from gagar_mcore.config.rollout import EngineSection, RolloutSection, SandboxSection, VerifySection
 from gagar_mcore.config.schedule import ScheduleSection
 from gagar_mcore.config.sft import SftSection
+from gagar_mcore.config.simulate import SimulateSection
 from gagar_mcore.config.tasks import TasksSection
 from gagar_mcore.models.presets import PRESETS
 
@@ -41,6 +42,7 @@ class Recipe(Section):
     rollout: RolloutSection = RolloutSection()
     agent: AgentSection = AgentSection()
     schedule: ScheduleSection = ScheduleSection()
+    simulate: SimulateSection = SimulateSection()
     verify: VerifySection = VerifySection()
     grading: GradingSection = GradingSection()
     method: MethodSection = MethodSection()

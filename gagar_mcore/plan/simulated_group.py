@@ -1,0 +1,88 @@
+"""One group in a simulated cluster: sessions in pods, turn by turn, their tests, and the grading of a mixed group."""
+
+import asyncio
+import math
+from dataclasses import dataclass
+
+from gagar_mcore.config.recipe import Recipe
+from gagar_mcore.plan.cluster import Cluster
+from gagar_mcore.randomness import python_rng
+from gagar_mcore.rollout.scheduler import FAILED
+from gagar_mcore.rollout.slots import Rank
+from gagar_mcore.tasks.mix import Draw
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedGroup:
+    """For a scheduler. turns: of its longest session; late: its grading came too late."""
+
+    passed: int
+    valid: int
+    turns: int
+    all_turns: int
+    dropped: str | None
+    late: bool
+
+    @property
+    def kept(self) -> bool:
+        return self.dropped is None
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    turns: int
+    passed: bool
+    valid: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    recipe: Recipe
+    cluster: Cluster
+
+    async def run(self, draw: Draw, rank: Rank) -> SimulatedGroup:
+        section = self.recipe.simulate
+        task = python_rng(self.recipe.seed, "simulated_task", draw.task.key)
+        rate = task.betavariate(section.pass_alpha, section.pass_beta)
+        typical = section.turns.median * math.exp(task.gauss(0.0, section.turns.spread * math.sqrt(section.task_share)))
+        members = [self._session(typical, rate, rank) for _ in range(self.recipe.rollout.group_size)]
+        sessions = await asyncio.gather(*members)
+        valid = [s for s in sessions if s.valid]
+        passed = sum(s.passed for s in valid)
+        dropped = _dropped(passed, len(valid), self.recipe.method.min_valid)
+        late = dropped is None and self.recipe.grading.grader != "none" and not await self._graded()
+        all_turns = sum(s.turns for s in sessions)
+        return SimulatedGroup(passed, len(valid), max(s.turns for s in sessions), all_turns, dropped, late)
+
+    async def _session(self, typical_turns: float, pass_rate: float, rank: Rank) -> _Session:
+        cluster, section, rng = self.cluster, self.recipe.simulate, self.cluster.rng
+        spread = section.turns.spread * math.sqrt(1.0 - section.task_share)
+        wanted = max(1, round(typical_turns * math.exp(rng.gauss(0.0, spread))))
+        turns = min(wanted, self.recipe.rollout.max_turns)
+        lost_after = rng.randrange(turns) if rng.random() < section.fault else None
+        async with cluster.pods.hold(rank):
+            await asyncio.sleep(cluster.seconds(section.start))
+            for turn in range(turns):
+                await cluster.engines.use(cluster.seconds(section.turn), section.crowding)
+                if turn == lost_after:
+                    return _Session(turn, False, False)
+                await asyncio.sleep(min(cluster.seconds(section.command), self.recipe.sandbox.command_timeout_s))
+        if wanted > turns and not self.recipe.rollout.submit_unfinished:
+            return _Session(turns, False, True)
+        await cluster.testers.use(min(cluster.seconds(section.test), self.recipe.verify.timeout_s))
+        return _Session(turns, rng.random() < pass_rate, True)
+
+    async def _graded(self) -> bool:
+        """Whether that was in time: past its deadline a grading is given up."""
+        try:
+            async with asyncio.timeout(self.recipe.grading.deadline_s):
+                await self.cluster.graders.use(self.cluster.seconds(self.recipe.simulate.grade))
+        except TimeoutError:
+            return False
+        return True
+
+
+def _dropped(passed: int, valid: int, min_valid: int) -> str | None:
+    if valid < min_valid:
+        return FAILED
+    return {0: "all_fail", valid: "all_pass"}.get(passed)
