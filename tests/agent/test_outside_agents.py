@@ -47,6 +47,7 @@ QUIET = {
     "MSWEA_COST_TRACKING": "ignore_errors",
     "MSWEA_GLOBAL_CONFIG_DIR": "/tmp/mini",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "PYTHONPATH": "/adapters",
 }
 TASK = generate_task(5, 3)
 DONE = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -58,13 +59,14 @@ def run(
     folder: Path,
     command: tuple[str, ...] = MINI,
     limits: SessionLimits = LIMITS,
+    apart: bool = False,
 ) -> tuple[Trajectory, float | None]:
     """The trajectory, and its reward where it finished. `folder` is at /given in the sandbox."""
     task = load_task(write_task(TASK, folder / "tasks"))
-    agent = OutsideAgent(command, {"/agents": AGENTS, "/given": folder}, QUIET)
+    agent = OutsideAgent(command, {"/agents": AGENTS, "/given": folder}, QUIET, apart=apart)
 
     async def main() -> tuple[Trajectory, float | None]:
-        pool, started = LocalPool(1), await engine()
+        pool, started = LocalPool(2), await engine()
         try:
             runner = OutsideRunner(pool, agent, renderer, limits, ROOM)
             trajectory = await runner.run(SessionKey(1, "train", 1, "g", 0), task, started)
@@ -99,6 +101,17 @@ def test_mini_swe_agent_solves_a_task_and_trains_on_the_very_tokens(renderer: Re
     assert [turn.ok for turn in trajectory.turns] == [True] * 3
     assert sum(trajectory.loss_mask) == sum(len(generation.token_ids) for generation in engine.said)
     assert [round(p, 3) for p in trajectory.logprobs if p] == [round(p, 3) for said in engine.said for p in said.logprobs]
+
+
+def test_mini_swe_agent_in_a_sandbox_of_its_own(tmp_path: Path) -> None:
+    """Its commands come to the task's by the environment adapter; its own files and the key are not there."""
+    engine = Scripted(QWEN3, [bash("ls -a /agents /proxy; echo $PAGER; exit 7"), bash(fix(TASK)), bash(DONE)])
+    command = (*MINI, "--environment-class", "mini_environment.SandboxEnvironment")
+    trajectory, reward = run(scripted(engine), QWEN3, tmp_path, command, apart=True)
+    assert (trajectory.end_reason, reward) == ("finished", 1.0), trajectory.invalid_detail
+    assert list(trajectory.token_ids) == engine.asked[-1].input_ids + engine.said[-1].token_ids
+    seen = json.loads(trajectory.turns[0].observation)
+    assert seen["returncode"] == 7 and seen["output"].count("No such file") == 2 and seen["output"].endswith("cat\n")
 
 
 def test_mini_swe_agent_without_tool_calls(tmp_path: Path) -> None:

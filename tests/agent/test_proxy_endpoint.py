@@ -95,6 +95,7 @@ def test_a_wrong_key_is_refused_and_nothing_is_recorded(key: str, name: str) -> 
         "POST /update_weights_from_disk",
         "POST /v1/chat/completions/../../generate",
         "POST /v1/messages/count_tokens",
+        "POST /workspace/exec",
         "CONNECT engine:80",
         "GET http://engine/v1/models",
     ],

@@ -1,6 +1,7 @@
 """An outside agent in a real sandbox: its sessions, its ways out, its failures. The engine is scripted."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import pytest
 from proxied import LIMITS, QWEN3, RENDERERS, Scripted, bash
 
 from gagar_mcore.agent.calls import Answer
+from gagar_mcore.agent.proxy import rooms
 from gagar_mcore.agent.proxy.outside import OutsideAgent
 from gagar_mcore.agent.proxy.runner import OutsideRunner
+from gagar_mcore.agent.proxy.workspace import Workspace
 from gagar_mcore.agent.session import SessionKey, SessionLimits
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation
 from gagar_mcore.records.types import Trajectory, Verification
@@ -66,7 +69,7 @@ def run(
     task = load_task(write_task(generate_task(5, 3), folder / "tasks"))
 
     async def main() -> tuple[Trajectory, Verification | None]:
-        pool = LocalPool(1)
+        pool = LocalPool(2)
         try:
             runner = OutsideRunner(pool, outside, engine.renderer, limits, Limits(), lambda key, experts: (len(experts), "sum"))
             trajectory = await runner.run(SessionKey(1, "train", 1, "g", 0), task, engine)
@@ -151,6 +154,61 @@ def test_a_session_past_its_deadline_has_failed(tmp_path: Path) -> None:
     limits = SessionLimits(2, LIMITS.max_new_tokens, LIMITS.max_context, 1.0, 1.0)
     trajectory, _ = run(Scripted(QWEN3, []), agent(tmp_path, script="import time; time.sleep(60)"), tmp_path, limits)
     assert (trajectory.valid, trajectory.end_reason) == (True, "deadline")
+
+
+APART = (
+    AGENT.replace(
+        'done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)',
+        "done = run(command)",
+    )
+    .replace(
+        "done.stdout + done.stderr})",
+        "json.dumps(done)})",
+    )
+    .replace(
+        "messages = [",
+        """
+def run(command, **more):
+    headers = {"Authorization": "Bearer " + os.environ["WORKSPACE_KEY"]}
+    body = json.dumps({"command": command, **more}).encode()
+    return json.load(urllib.request.urlopen(urllib.request.Request(os.environ["WORKSPACE_URL"], body, headers)))
+
+assert os.listdir(".") == [] and not os.path.exists("/base")
+messages = [""",
+        1,
+    )
+)
+
+
+def test_an_agent_that_runs_apart_works_on_the_task_alone_and_its_policy_cannot_reach_it(tmp_path: Path) -> None:
+    """Commands have a deadline of their own and no sight of the proxy, the key, or the agent."""
+    look = "ls /proxy /agent; cat /proc/*/environ | tr '\\0' '\\n' | grep -c KEY; exit 3"
+    engine = Scripted(QWEN3, [bash(look), bash("sleep 60"), bash(fix(generate_task(5, 3))), Answer("done")])
+    outside = agent(tmp_path, script=APART, apart=True, command_timeout_s=1.0)
+    trajectory, verification = run(engine, outside, tmp_path)
+    assert trajectory.end_reason == "finished" and verification is not None and verification.reward == 1.0
+    saw, slept, fixed = (json.loads(turn.observation) for turn in trajectory.turns[:3])
+    assert saw["output"].count("No such file") == 2 and saw["output"].endswith("\n0\n") and saw["exit_code"] == 3
+    assert (slept["outcome"], fixed["output"]) == ("timed_out", "fixed\n")
+
+
+def test_a_sandbox_that_is_lost_beneath_an_agent_apart_makes_the_session_invalid(tmp_path: Path) -> None:
+    """The workspace dies while a command runs in it."""
+
+    class Failing(Workspace):
+        async def run(self, body: bytes) -> dict[str, object]:
+            await self.sandbox.close()
+            return await super().run(body)
+
+    engine = Scripted(QWEN3, [bash("true"), Answer("done")])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rooms, "Workspace", Failing)
+        trajectory, _ = run(engine, agent(tmp_path, script=APART, apart=True, grace_s=1.0), tmp_path)
+    assert (trajectory.valid, trajectory.invalid_reason, trajectory.invalid_detail) == (
+        False,
+        "sandbox_lost",
+        "the sandbox is closed",
+    )
 
 
 def test_what_a_policys_command_asks_by_itself_is_recorded_too(tmp_path: Path) -> None:
