@@ -60,7 +60,7 @@ class SessionKey:
 @dataclass(frozen=True, slots=True)
 class SessionRunner:
     """Runs sessions with one pool, tool set and renderer. `keep_experts` publishes the experts of a session's tokens, where the
-    engine records them, and returns the sum of the file; None does not keep them. Deadlines stand still while `gate` is closed."""
+    engine records them, and returns the sum of the file; None does not keep them. Deadlines rest while `gate` is closed."""
 
     pool: SandboxPool
     tools: ToolSet
