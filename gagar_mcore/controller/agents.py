@@ -9,6 +9,7 @@ from gagar_mcore.agent.proxy.runner import OutsideRunner
 from gagar_mcore.agent.session import SessionRunner
 from gagar_mcore.config.agent import AgentSection
 from gagar_mcore.config.load import RecipeError
+from gagar_mcore.verify.patch import BASE
 from gagar_sandbox import check_mounts
 
 
@@ -34,8 +35,8 @@ def outside_agent(section: AgentSection, command_timeout_s: float) -> OutsideAge
 def check_agent(section: AgentSection) -> None:
     """Raises RecipeError where its mounts are none."""
     mounts = _mounts(section)
-    if taken := [place for place in (SOCKET_FOLDER, ADAPTERS) if place in mounts]:
-        raise RecipeError(f"agent.mounts: {taken[0]} is where the proxy itself mounts something; mount it elsewhere")
+    if taken := [place for place in (BASE, SOCKET_FOLDER, ADAPTERS) if place in mounts]:
+        raise RecipeError(f"agent.mounts: {taken[0]} is taken in the sandbox of a session; mount it elsewhere")
     try:
         check_mounts(mounts)
     except (ValueError, FileNotFoundError) as error:

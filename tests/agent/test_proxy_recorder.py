@@ -54,7 +54,7 @@ async def converse(recorder: Recorder, opening: list[Message], observations: lis
 
 
 @every_template
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(prompt=text, turns=st.lists(st.tuples(answers, text), min_size=1, max_size=4))
 def test_a_conversation_has_the_tokens_of_the_built_in_session(
     renderer: Renderer, prompt: str, turns: list[tuple[Answer, str]]

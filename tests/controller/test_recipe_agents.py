@@ -47,7 +47,7 @@ def test_the_default_is_our_own_agent() -> None:
     assert runner_of(AgentSection(), own := own_runner(), 7.0) is own
 
 
-@pytest.mark.parametrize("place", ["relative", "/", "/usr/agents", "/a/../b", "/proxy", "/adapters"])
+@pytest.mark.parametrize("place", ["relative", "/", "/usr/agents", "/a/../b", "/proxy", "/adapters", "/base"])
 def test_a_place_that_cannot_have_a_mount_is_refused(place: str, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"agent\.mounts: "):
         check_agent(AgentSection(kind="command", command=("x",), mounts={place: str(tmp_path)}))

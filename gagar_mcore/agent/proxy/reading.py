@@ -17,13 +17,13 @@ def read_answer(text: str, calls: CallFormat, tools: Sequence[Tool]) -> tuple[Sa
         return Said("", text.lstrip().removeprefix(THINK).strip("\n")), False
     if not tools:
         return Said(rest, thinking), True
+    known = {tool.name: tool for tool in tools}
     try:
         words, found = parse_calls(rest, calls)
-    except CallError:
+        said = tuple(_call(call, known) for call in found)
+    except (CallError, RecursionError):  # arguments can be nested too deeply to be written again
         return Said(rest, thinking), False
-    known = {tool.name: tool for tool in tools}
-    said = Said(words.rstrip("\n") if found else words, thinking, tuple(_call(call, known) for call in found))
-    return said, all(call.name in known for call in found)
+    return Said(words.rstrip("\n") if found else words, thinking, said), all(call.name in known for call in found)
 
 
 def _call(call: ReadCall, tools: Mapping[str, Tool]) -> Call:

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gagar_mcore.agent.proxy.api import Body, parsed
+from gagar_mcore.agent.proxy.conversation import invalid
 from gagar_sandbox.types import ExecResult, Sandbox
 
 OUTPUT_BYTES = 1 << 16
@@ -34,6 +35,8 @@ class Workspace:
         asked = parsed(Command, body)
         words = ["bash", "-c", SCRIPT, "bash", asked.cwd or self.workdir, asked.command]
         timeout_s = min(asked.timeout_s or self.timeout_s, self.timeout_s)
+        if any("\0" in word for word in words):
+            raise invalid("command, cwd: hold a NUL")
         result: ExecResult = await self.sandbox.exec(words, timeout_s=timeout_s, output_limit=OUTPUT_BYTES)
         output = result.stdout.decode(errors="replace")
         return {"output": output, "exit_code": result.exit_code, "outcome": result.outcome}
