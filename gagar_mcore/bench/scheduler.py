@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 from gagar_mcore.agent.calls import Answer, ToolCall
-from gagar_mcore.agent.renderer import load_renderer
+from gagar_mcore.agent.renderer import Renderer, load_renderer
 from gagar_mcore.bench import arguments
 from gagar_mcore.bench.session_load import Measured, SessionLoad
 from gagar_mcore.bench.simulated import SimulatedEngine, Waits
@@ -46,7 +46,7 @@ def measure(live: int, sockets: bool) -> Measured:
     checkpoint = shipped_checkpoint("tiny-mimo-v2")
     assert checkpoint is not None
     renderer = load_renderer(checkpoint)
-    answer = renderer.answer(Answer(calls=(ToolCall("bash", {"command": COMMAND}),)))
+    answer = spoken(renderer)
     waits = Waits(Random(1), **(REAL if sockets else SIMULATED), fault=FAULT)
     if not sockets:
         return run_virtually(SessionLoad(live, renderer, SimulatedEngine(waits, answer), waits).run())
@@ -56,6 +56,11 @@ def measure(live: int, sockets: bool) -> Measured:
             return await SessionLoad(live, renderer, engine, waits).run()
 
     return asyncio.run(over_sockets())
+
+
+def spoken(renderer: Renderer) -> list[int]:
+    """The ids of every turn."""
+    return renderer.answer(Answer(calls=(ToolCall("bash", {"command": COMMAND}),)))
 
 
 def _in_fresh_process(live: int, sockets: bool) -> Measured:

@@ -1,6 +1,7 @@
 """Sessions by the thousand through the real scheduler, slots, sampler and session code, with stand-ins for what they wait for."""
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ class Outcome:
 
 class SessionLoad:
     def __init__(self, live: int, renderer: Renderer, engine: Engine, waits: Waits) -> None:
-        self._live, self._groups = live, round(live * (1 + WAITING)) // MEMBERS
+        self._live, self._groups = live, math.ceil(live * (1 + WAITING) / MEMBERS)
         self._slots = Slots(live)
         pool = SimulatedPool(waits, OUTPUT, self._note_begun)
         runner = SessionRunner(pool, BashTools(), renderer, SessionLimits(TURNS, 512, 1 << 20, 1.0, FAR_S), Limits())

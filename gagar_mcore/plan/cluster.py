@@ -53,8 +53,8 @@ class Resource:
 
 
 class Cluster:
-    def __init__(self, section: SimulateSection, sizes: Sizes, seed: int) -> None:
-        self.section, self.rng = section, Random(seed)
+    def __init__(self, section: SimulateSection, sizes: Sizes) -> None:
+        self.section = section
         self.engines = Resource("engines", sizes.engines)
         self.pods = Resource("pods", sizes.pods)
         self.testers = Resource("testers", sizes.testers)
@@ -64,8 +64,9 @@ class Cluster:
     def resources(self) -> tuple[Resource, ...]:
         return self.engines, self.pods, self.testers, self.graders
 
-    def seconds(self, what: SpreadSection) -> float:
-        return Latency(what.median, what.spread).draw(self.rng)
+
+def draw(what: SpreadSection, rng: Random) -> float:
+    return Latency(what.median, what.spread).draw(rng)
 
 
 def sizes_of(recipe: Recipe) -> Sizes:

@@ -75,7 +75,7 @@ def simulate(recipe: Recipe, steps: int, double: bool = True) -> Simulation:
 
 
 def simulate_steps(recipe: Recipe, sizes: Sizes, steps: int) -> Simulated:
-    return run_virtually(_steps(recipe, Cluster(recipe.simulate, sizes, recipe.seed), steps))
+    return run_virtually(_steps(recipe, Cluster(recipe.simulate, sizes), steps))
 
 
 async def _steps(recipe: Recipe, cluster: Cluster, steps: int) -> Simulated:

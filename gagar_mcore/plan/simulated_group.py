@@ -3,9 +3,10 @@
 import asyncio
 import math
 from dataclasses import dataclass
+from random import Random
 
 from gagar_mcore.config.recipe import Recipe
-from gagar_mcore.plan.cluster import Cluster
+from gagar_mcore.plan.cluster import Cluster, draw
 from gagar_mcore.randomness import python_rng
 from gagar_mcore.rollout.scheduler import FAILED
 from gagar_mcore.rollout.slots import Rank
@@ -37,46 +38,50 @@ class _Session:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
+    """Runs groups of a recipe. What a session or a task is like does not depend on the cluster, so that clusters compare."""
+
     recipe: Recipe
     cluster: Cluster
 
-    async def run(self, draw: Draw, rank: Rank) -> SimulatedGroup:
-        section = self.recipe.simulate
-        task = python_rng(self.recipe.seed, "simulated_task", draw.task.key)
+    async def run(self, drawn: Draw, rank: Rank) -> SimulatedGroup:
+        seed, section = self.recipe.seed, self.recipe.simulate
+        place = (drawn.source.name, drawn.after[drawn.source.name].begun)
+        task = python_rng(seed, "simulated_task", drawn.task.key)
         rate = task.betavariate(section.pass_alpha, section.pass_beta)
         typical = section.turns.median * math.exp(task.gauss(0.0, section.turns.spread * math.sqrt(section.task_share)))
-        members = [self._session(typical, rate, rank) for _ in range(self.recipe.rollout.group_size)]
-        sessions = await asyncio.gather(*members)
+        members = [python_rng(seed, "simulated_session", *place, n) for n in range(self.recipe.rollout.group_size)]
+        sessions = await asyncio.gather(*(self._session(typical, rate, rank, rng) for rng in members))
         valid = [s for s in sessions if s.valid]
         passed = sum(s.passed for s in valid)
         dropped = _dropped(passed, len(valid), self.recipe.method.min_valid)
-        late = dropped is None and self.recipe.grading.grader != "none" and not await self._graded()
+        graded = dropped is None and self.recipe.grading.grader != "none"
+        late = graded and not await self._graded(python_rng(seed, "simulated_grading", *place))
         all_turns = sum(s.turns for s in sessions)
         return SimulatedGroup(passed, len(valid), max(s.turns for s in sessions), all_turns, dropped, late)
 
-    async def _session(self, typical_turns: float, pass_rate: float, rank: Rank) -> _Session:
-        cluster, section, rng = self.cluster, self.recipe.simulate, self.cluster.rng
+    async def _session(self, typical_turns: float, pass_rate: float, rank: Rank, rng: Random) -> _Session:
+        cluster, section = self.cluster, self.recipe.simulate
         spread = section.turns.spread * math.sqrt(1.0 - section.task_share)
         wanted = max(1, round(typical_turns * math.exp(rng.gauss(0.0, spread))))
         turns = min(wanted, self.recipe.rollout.max_turns)
         lost_after = rng.randrange(turns) if rng.random() < section.fault else None
         async with cluster.pods.hold(rank):
-            await asyncio.sleep(cluster.seconds(section.start))
+            await asyncio.sleep(draw(section.start, rng))
             for turn in range(turns):
-                await cluster.engines.use(cluster.seconds(section.turn), section.crowding)
+                await cluster.engines.use(draw(section.turn, rng), section.crowding)
                 if turn == lost_after:
                     return _Session(turn, False, False)
-                await asyncio.sleep(min(cluster.seconds(section.command), self.recipe.sandbox.command_timeout_s))
+                await asyncio.sleep(min(draw(section.command, rng), self.recipe.sandbox.command_timeout_s))
         if wanted > turns and not self.recipe.rollout.submit_unfinished:
             return _Session(turns, False, True)
-        await cluster.testers.use(min(cluster.seconds(section.test), self.recipe.verify.timeout_s))
+        await cluster.testers.use(min(draw(section.test, rng), self.recipe.verify.timeout_s))
         return _Session(turns, rng.random() < pass_rate, True)
 
-    async def _graded(self) -> bool:
+    async def _graded(self, rng: Random) -> bool:
         """Whether that was in time: past its deadline a grading is given up."""
         try:
             async with asyncio.timeout(self.recipe.grading.deadline_s):
-                await self.cluster.graders.use(self.cluster.seconds(self.recipe.simulate.grade))
+                await self.cluster.graders.use(draw(self.recipe.simulate.grade, rng))
         except TimeoutError:
             return False
         return True
