@@ -81,7 +81,7 @@ TAGS = [
     "<think>",
     "</think>",
 ]
-VALUES = ['{"name": "bash", "arguments": {', '"command": ', "}", "[" * 3000, "9" * 5000, "NaN", "\n"]
+VALUES = ['{"name": "bash", "arguments": {', '"command": ', "}", "[" * 3000, "9" * 5000, "NaN", "\n", "</think>"]
 said = st.lists(st.sampled_from(TAGS + VALUES) | st.text(max_size=4), max_size=8).map("".join)
 
 

@@ -174,6 +174,11 @@ def run(command, **more):
     return json.load(urllib.request.urlopen(urllib.request.Request(os.environ["WORKSPACE_URL"], body, headers)))
 
 assert os.listdir(".") == [] and not os.path.exists("/base")
+try:
+    run("echo \\0")
+    sys.exit("a NUL is taken")
+except urllib.error.HTTPError as error:
+    assert error.code == 400
 messages = [""",
         1,
     )
