@@ -14,6 +14,9 @@ class ProcessFailed(RuntimeError):
     """A process of the run ended or stayed silent past its deadline; the message ends with the tail of its log."""
 
 
+LINE_CHARACTERS = 500
+
+
 def log_tail(path: Path, lines: int = 15) -> str:
     try:
         with open(path, "rb") as file:
@@ -21,7 +24,7 @@ def log_tail(path: Path, lines: int = 15) -> str:
             text = file.read().decode(errors="replace")
     except FileNotFoundError:
         return "(no log)"
-    return "\n".join(text.splitlines()[-lines:])
+    return "\n".join(line[-LINE_CHARACTERS:] for line in text.splitlines()[-lines:])
 
 
 class ManagedProcess:

@@ -16,6 +16,8 @@ from gagar_mcore.config.rollout import EngineSection, ServerSection
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest
 from gagar_mcore.engine.sglang import attach_sglang
 from gagar_mcore.engine.sglang_flags import Serving
+from gagar_mcore.records.batch import EXPERT_INDEX
+from gagar_mcore.records.expert_index import stored_files
 from gagar_mcore.records.layout import RunLayout
 
 pytestmark = needs_sglang
@@ -65,6 +67,10 @@ def test_a_run_samples_from_the_served_policy_what_its_trainer_scores_alike(layo
     steps = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     trained = [step for step in steps if "train/rollout_logprob_max_diff" in step]
     assert len(trained) == 2
+    for step in (1, 2):
+        batch, index = run.batch(step), run.batch(step) / EXPERT_INDEX
+        assert not (batch / "experts.bin").exists()  # nothing was copied
+        assert stored_files(index) and all(file.is_relative_to(layout.root / "experts") for file in stored_files(index))
     assert all(step["train/rollout_logprob_max_diff"] < 2e-3 and step["train/router_agreement"] == 1 for step in trained)
 
 

@@ -54,18 +54,16 @@ MODELS = {
 MTP = replace(MODELS["mimo_v2"], mtp_layers=2)
 MODELS |= {"mtp": MTP, "sft": MTP, "bf16": MODELS["mimo_v2"], "bf16 mtp": MTP}
 MODELS |= dict.fromkeys(("replay", "ppo", "ppo replay", "gspo"), MODELS["mimo_v2"])
-# Experts that few tokens pass have gradients near 0, and Adam magnifies their round-off.
-ROUNDED = {"optimizer": OptimizerSection(eps=1e-6)}
-PPO = {"minibatches": 2, "loss": LossSection(name="ppo", old="current", kl_coef=0.1), **ROUNDED}
+PPO = {"minibatches": 2, "loss": LossSection(name="ppo", old="current", kl_coef=0.1)}
 # In bf16 a router would choose otherwise where two experts score nearly alike.
-BF16 = {"precision": "bf16", "routing": "replay", **ROUNDED}
+BF16 = {"precision": "bf16", "routing": "replay"}
 FIELDS: dict[str, dict[str, Any]] = {
     "mtp": {"mtp": "train"},
-    "sft": {"mtp": "train", **ROUNDED},
-    "replay": {"routing": "replay", **ROUNDED},
+    "sft": {"mtp": "train"},
+    "replay": {"routing": "replay"},
     "ppo": PPO,
     "ppo replay": {"routing": "replay", **PPO},
-    "gspo": {"loss": LossSection(name="gspo", negative_bounds=(0.8, 1.2)), **ROUNDED},
+    "gspo": {"loss": LossSection(name="gspo", negative_bounds=(0.8, 1.2))},
     "bf16": BF16,
     "bf16 mtp": {"mtp": "train", **BF16},
 }
@@ -85,7 +83,8 @@ def layout_of(job: str) -> TrainerSection:
     sizes |= FIELDS.get(way, {})
     for word in {"full", "selective"} & set(layout.split()):
         sizes["recompute"] = word
-    fields = {"tp": 1, "ep": 1, "freeze_router": False, "tokens_per_microbatch": 80, "step_timeout_s": 60.0}
+    fields: dict[str, Any] = {"tp": 1, "ep": 1, "freeze_router": False, "tokens_per_microbatch": 80, "step_timeout_s": 60.0}
+    fields["optimizer"] = OptimizerSection(eps=1e-6)  # Adam magnifies the round-off of gradients near 0
     return TrainerSection(**{**fields, **sizes})
 
 
