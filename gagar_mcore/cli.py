@@ -384,6 +384,14 @@ def bench_scheduler(options: BenchOptions = None) -> None:
     main(options or [])
 
 
+@bench_app.command("batch-build", context_settings=PASSED_ON, add_help_option=False)
+def bench_batch_build(options: BenchOptions = None) -> None:
+    """The batch of a step, streamed to disk, beside a plain write of its bytes and verl's padded tensors."""
+    from gagar_mcore.bench.batch_build import main
+
+    main(options or [])
+
+
 @bench_app.command("weight-sync", context_settings=PASSED_ON, add_help_option=False)
 def bench_weight_sync(options: BenchOptions = None) -> None:
     """New weights from trainer to engine, by mode, beside a plain file copy: bytes and seconds, with SGLang's real server."""

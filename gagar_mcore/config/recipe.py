@@ -71,6 +71,8 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
     for source in recipe.tasks.mix:
         if source.max_context is not None and source.max_context > recipe.rollout.max_context:
             yield f"tasks.mix.{source.name}.max_context: exceeds rollout.max_context, with which the engine starts; raise that"
+    if recipe.deterministic and recipe.rollout.partial:
+        yield "rollout.partial: which groups a step has would depend on their speed; set it to false, or deterministic to false"
     if recipe.train.eval_every and not recipe.tasks.heldout:
         yield "train.eval_every: tasks.heldout_count is 0, which leaves nothing to evaluate on; set either"
     if trainer.overlong == "refuse" and limit is not None and limit < recipe.rollout.max_context:

@@ -126,6 +126,7 @@ def test_adam_would_divide_by_zero(setting: str) -> None:
         ),
         (["engine.server.update=tensor", "engine.server.running=finish"], r"engine\.server: running: finish lets requests in"),
         (["trainer.quantise=fp8", "publish.format=mxfp4"], r"trainer\.quantise: fp8 is not what engines get"),
+        (["deterministic=true", "rollout.partial=true"], r"rollout\.partial: which groups a step has would depend"),
         (["trainer.precision=bf16", "trainer.fp8=delayed"], r"trainer\.fp8: needs a GPU"),
         (
             ["trainer.device=cuda", "trainer.precision=bf16", "trainer.fp8=mxfp8", "cluster.gpu=h200"],
