@@ -45,12 +45,16 @@ class Partial:
 
 def remainder(request: GenerateRequest, said: Generation) -> GenerateRequest:
     """What is left to ask."""
+    if not said.token_ids:
+        return request
     count = len(said.token_ids)
     return replace(request, input_ids=[*request.input_ids, *said.token_ids], max_new_tokens=request.max_new_tokens - count)
 
 
 def join(said: Generation, rest: Generation) -> Generation:
     """The answer so far; rest: to the `remainder`."""
+    if not said.token_ids:
+        return rest
     count = len(said.token_ids)
     later = [WeightSpan(span.version, span.start + count, span.end + count) for span in rest.weight_spans]
     return replace(
