@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gagar_mcore.config.recipe import Recipe
@@ -9,9 +10,10 @@ from gagar_mcore.plan.cluster import Cluster, Resource, Sizes, sizes_of
 from gagar_mcore.plan.simulated_group import Groups, SimulatedGroup
 from gagar_mcore.plan.virtual_time import run_virtually
 from gagar_mcore.rollout.breaker import Breaker
+from gagar_mcore.rollout.carry import Carry
 from gagar_mcore.rollout.history import History, TaskOutcome
 from gagar_mcore.rollout.scheduler import Ended, Scheduler
-from gagar_mcore.tasks.mix import Position, Source, TaskMix
+from gagar_mcore.tasks.mix import Draw, Position, Source, TaskMix
 from gagar_mcore.tasks.order import TaskOrder
 from gagar_mcore.tasks.question import Problem, Question
 
@@ -86,16 +88,28 @@ async def _steps(recipe: Recipe, cluster: Cluster, steps: int) -> Simulated:
     mix = task_mix(recipe)
     history = History(rollout.group_size, schedule.task_failures)
     groups = Groups(recipe, cluster)
+    carry = Carry[SimulatedGroup](rollout.max_staleness) if rollout.partial else None
     position: Position = {}
     every: list[Ended[SimulatedGroup]] = []
-    for _ in range(steps):
-        draws = mix.draws(position, history.forecast)
-        wanted = rollout.groups_per_step
-        ended = await scheduler.step(groups.run, draws, wanted, round(rollout.oversample * wanted))
+    for number in range(1, steps + 1):
+        if carry:
+            await carry.begin(number)
+        drawn: list[Draw] = []
+        draws = _noted(mix.draws(position, history.forecast), number, drawn)
+        most = round(rollout.oversample * rollout.groups_per_step)
+        ended = await scheduler.step(groups.run, draws, rollout.groups_per_step, most, carry=carry)
         history.add(_outcome(e) for e in ended)
-        position = ended[-1].draw.after if ended else position
+        position = drawn[-1].after if drawn else position
         every += ended
+    if carry:
+        await carry.close()
     return _summary(every, cluster, steps, recipe.rollout.group_size)
+
+
+def _noted(draws: Iterator[Draw], step: int, drawn: list[Draw]) -> Iterator[Draw]:
+    for draw in draws:
+        drawn.append(replace(draw, step=step))
+        yield drawn[-1]
 
 
 def task_mix(recipe: Recipe) -> TaskMix:

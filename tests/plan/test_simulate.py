@@ -76,6 +76,13 @@ def test_equal_recipes_give_equal_simulations() -> None:
     assert first.base.steps == 2 and first.base.kept == 8
 
 
+def test_groups_that_carry_over_take_the_long_tail_off_the_steps() -> None:
+    tailed = ["simulate.turns={median: 5, spread: 1}", "rollout.max_turns=200", "rollout.concurrent_groups=16"]
+    whole, partial = (simulate(recipe(*tailed, *more), 6, double=False).base for more in ([], ["rollout.partial=true"]))
+    assert whole.kept == partial.kept == 8
+    assert partial.collect_s < 0.8 * whole.collect_s
+
+
 def test_a_mix_of_sources_is_simulated() -> None:
     sources = [{"name": "code", "weight": 3.0, "count": 8}, {"name": "asked", "source": "questions", "count": 4, "quota": 1}]
     assert simulate(recipe(f"tasks={json.dumps({'mix': sources})}"), 1, double=False).base.kept == 8
