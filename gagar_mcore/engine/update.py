@@ -16,6 +16,15 @@ from gagar_mcore.weights.transport import Disk, Order, Transport, TransportError
 log = logging.getLogger(__name__)
 
 
+class Anew(Disk):
+    """From disk, whatever an attempt before has left open."""
+
+    async def bring(self, order: Order, update: Update) -> None:
+        with contextlib.suppress(EngineError):  # there may be no session to end
+            await order("/end_weight_update", {})
+        await super().bring(order, update)
+
+
 class Updater:
     """Where the weights do not come as `section.server.update` says, or a checksum differs afterwards, the server reads the whole
     published directory."""
@@ -32,9 +41,7 @@ class Updater:
             return await self._try(self._transport, order, update)
         except (EngineError, TransportError) as error:
             log.warning("%s: %s; now the server reads all of it", update.weights, error)
-        with contextlib.suppress(EngineError):  # there may be no session to end
-            await order("/end_weight_update", {})
-        await self._try(Disk(), order, update)
+        await self._try(Anew(), order, update)
 
     async def close(self) -> None:
         await self._transport.close()

@@ -48,5 +48,7 @@ class Broadcast:
                 for bucket in buckets:
                     last = update.marks() if bucket is buckets[-1] else {"flush_cache": False}
                     await order("/update_weights_from_distributed", {**bucket.description(), **name, **last})
-        finally:
+        except Exception:
             await order("/destroy_weights_update_group", name)
+            raise
+        await order("/destroy_weights_update_group", name)

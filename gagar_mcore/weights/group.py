@@ -46,6 +46,10 @@ class Sending:
         self._timeout = timeout
         self._group = _open(store, group, timeout)
 
+    def close(self) -> None:
+        """Hang up, on ranks that still wait, too."""
+        self._group = None
+
     def broadcast(self, tensor: Tensor) -> None:
         """Raises RuntimeError where the server's ranks do not take it in time."""
         self._group.broadcast(tensor, 0).wait(self._timeout)

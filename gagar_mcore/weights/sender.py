@@ -1,7 +1,7 @@
 """What the trainer sends to servers that ask for published weights, in the mailbox `transfers/` of the run directory."""
 
 import logging
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -51,7 +51,7 @@ def _answer(run: Path, name: str, question: Any) -> None:
     try:
         _send(run, name, transfer)
     except (RuntimeError, ValueError, OSError) as error:  # the server's own orders fail, too
-        log.warning("weights %s: not sent: %s", transfer.weights, error)
+        log.warning("weights %s: not sent: %s", transfer.weights, str(error))
         transfers(run).answer(name, asdict(Offer(error=str(error))))
 
 
@@ -64,5 +64,6 @@ def _send(run: Path, name: str, transfer: Transfer) -> None:
     with listening() as port:
         transfers(run).answer(name, asdict(Offer(reachable_address(transfer.asker), port.getsockname()[1])))
         group = Sending(transfer.group, port)
-    for bucket in buckets:
-        group.broadcast(bucket.fill(files, memory).to(transfer.group.device))
+    with closing(group):
+        for bucket in buckets:
+            group.broadcast(bucket.fill(files, memory).to(transfer.group.device))

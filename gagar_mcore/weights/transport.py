@@ -50,9 +50,11 @@ async def load_directory(order: Order, update: Update, directory: Path) -> None:
 
 @asynccontextmanager
 async def session(order: Order) -> AsyncIterator[None]:
-    """Within it alone a server takes tensors."""
+    """Within it alone a server takes tensors. One that is late, so that the caller is cancelled, is not waited for again."""
     await order("/begin_weight_update", {})
     try:
         yield
-    finally:
+    except Exception:
         await order("/end_weight_update", {})
+        raise
+    await order("/end_weight_update", {})
