@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,17 +20,18 @@ Column = npt.NDArray[Any]
 
 
 class ColumnFile:
-    """A column `[n, *width]` that grows at its end, and is hashed beside the writing, on a thread of its own."""
+    """A column `[n, *width]` that grows at its end, written and hashed by a thread of its own. What cannot be written is raised
+    by a later call."""
 
     def __init__(self, directory: Path, name: str, dtype: npt.DTypeLike, width: tuple[int, ...] = ()) -> None:
         self.name, self.dtype, self.width = name, np.dtype(dtype), width
         self.path = directory / f"{name}.bin"
-        self._file = open(self.path, "wb")  # noqa: SIM115  (closed by `close`)
+        self._file = open(self.path, "wb", buffering=0)  # noqa: SIM115  (closed by `close`)
         self._block: list[memoryview] = []  # not yet written
         self._rows = self._bytes = self._waiting = 0
         self._hash = hashlib.sha256()
-        self._hasher = ThreadPoolExecutor(1)
-        self._hashing: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
 
     def append(self, rows: Column) -> None:
         """rows `[m, *width]`, of a type that the column's can hold. Raises ValueError for another width."""
@@ -52,18 +54,27 @@ class ColumnFile:
         """The file's sum. It is not yet durable. May be called again."""
         if not self._file.closed:
             self._write()
-        self._hasher.shutdown()
-        self._file.close()
+            self._thread.shutdown()
+            self._file.close()
+            self._settle()
         return self._bytes, self._hash.hexdigest()
 
     def _write(self) -> None:
-        block = b"".join(self._block)
+        self._settle()
+        self._writing = self._thread.submit(self._put, b"".join(self._block))
         self._block, self._waiting = [], 0
-        self._file.write(block)
+
+    def _settle(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+
+    def _put(self, block: bytes) -> None:
+        done = 0
+        while done < len(block):
+            done += self._file.write(memoryview(block)[done:])
+        os.posix_fadvise(self._file.fileno(), self._bytes, len(block), os.POSIX_FADV_DONTNEED)  # on its way to the disk from here
+        self._hash.update(block)
         self._bytes += len(block)
-        if self._hashing is not None:
-            self._hashing.result()
-        self._hashing = self._hasher.submit(self._hash.update, block)
 
 
 def describe(directory: Path, columns: Mapping[str, ColumnFile]) -> None:
