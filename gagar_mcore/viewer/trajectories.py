@@ -46,7 +46,9 @@ def _member(group: Group, trajectory: Trajectory) -> Markup:
 def session(group: Group, trajectory: Trajectory, limits: Limits) -> Markup:
     """One trajectory, folded: its turns and its tests."""
     _, words = outcome(group, trajectory)
-    facts = f"{words} · {len(trajectory.turns)} turns · {trajectory.generated_tokens:,} tokens · {trajectory.seconds:.1f} s"
+    segments = f" in {len(trajectory.segments)} segments" if len(trajectory.segments) > 1 else ""
+    tokens = f"{trajectory.generated_tokens:,} tokens{segments}"
+    facts = f"{words} · {len(trajectory.turns)} turns · {tokens} · {trajectory.seconds:.1f} s"
     summary = element("summary", _member(group, trajectory), element("span", facts, class_="facts"))
     return element(
         "details", summary, _turns(trajectory.turns, limits), _tests(trajectory.verification, limits), class_="session"

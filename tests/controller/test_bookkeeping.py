@@ -69,7 +69,10 @@ def test_a_disk_that_stays_too_full_ends_the_run_with_the_field_to_change(tmp_pa
         asyncio.run(books.wait_for_disk())
 
 
-def test_old_steps_are_deleted_in_bulk_once_a_checkpoint_covers_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("oldest", "kept"), [(None, [3, 4]), (4, [3, 4]), (2, [2, 3, 4]), (1, [1, 2, 3, 4])])
+def test_old_steps_are_deleted_in_bulk_once_a_checkpoint_covers_them_and_none_of_their_groups_is_under_way(
+    tmp_path: Path, oldest: int | None, kept: list[int]
+) -> None:
     recipe = load_recipe("tiny", [f"output={tmp_path / 'run'}", *OVERRIDES, "retention.steps=1"])
     with open_run(recipe, resume=False) as run:
         for step in range(1, 5):
@@ -78,7 +81,7 @@ def test_old_steps_are_deleted_in_bulk_once_a_checkpoint_covers_them(tmp_path: P
             publish_json(run.layout.group(step, "g"), {}, 1)
         publish(run.layout.checkpoint(2), "checkpoint")
         with bookkeeper(run) as books:
-            books.tidy(4)
+            books.tidy(4, oldest)
         left = [step for step in range(1, 5) if run.layout.batch(step).exists()]
-        assert left == [step for step in range(1, 5) if (run.layout.step(step) / "trajectories").exists()] == [3, 4]
+        assert left == [step for step in range(1, 5) if (run.layout.step(step) / "trajectories").exists()] == kept
         assert all(run.layout.group(step, "g").exists() for step in range(1, 5))
