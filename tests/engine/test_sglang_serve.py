@@ -61,9 +61,12 @@ def test_a_run_samples_from_the_served_policy_what_its_trainer_scores_alike(layo
     small = ["rollout.groups_per_step=1", "rollout.group_size=4", "rollout.concurrent_groups=2", "rollout.oversample=8"]
     tasks = ["tasks.count=16", "tasks.heldout_count=0", "train.eval_every=0", "train.steps=2", "train.checkpoint_every=2"]
     engine = ["engine.kind=sglang", f"engine.server.attach={layout.server('policy')}", "trainer.routing=replay"]
+    engine += ["engine.server.update=distributed"]
     command = gagar("train", "tiny", f"output={run.root}", "tracking.wandb=off", *engine, *small, *tasks)
     said = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert said.returncode == 0, said.stderr
+    not_sent = [line for line in said.stderr.splitlines() if "reads all of it" in line]
+    assert len(not_sent) == 1 and str(run.weights(0)) in not_sent[0]  # when the trainer was not there yet
     steps = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     trained = [step for step in steps if "train/rollout_logprob_max_diff" in step]
     assert len(trained) == 2
@@ -79,15 +82,16 @@ async def version_of(engine):
     return answer.weight_spans[0].version
 
 
-def test_a_served_policy_is_brought_up_to_date_given_up_when_silent_and_stopped_by_a_signal(layout, process, tmp_path):
-    """From here on, no server."""
+def test_a_served_policy_is_brought_up_to_date_given_up_when_silent_and_stopped_by_a_signal(layout, process, caplog):
+    """By the receiver beside it. From here on, no server."""
     weights = publish_random(layout, 3)
-    server = ServerSection(attach=str(layout.server("policy")), health_deadline_s=15.0)
+    server = ServerSection(attach=str(layout.server("policy")), health_deadline_s=15.0, update="delta")
     section = EngineSection(kind="sglang", server=server, deadline_s=60.0)
 
     async def use(pid):
         engine = await attach_sglang(layout.server("policy"), Serving("policy", weights, 3, MODEL, 500), section)
         assert await version_of(engine) == 3
+        assert "copied whole" not in caplog.text and "reads all of it" not in caplog.text  # it came by `gagar serve`
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(EngineError, match=r"http://127.0.0.1:\d+ gave no sign of health within 15 s"):
             await version_of(engine)
