@@ -5,6 +5,7 @@ import os
 import signal
 from functools import partial
 
+import pytest
 import torch
 from served import MODEL, PYTHON, Reference, needs_sglang, open_run, publish_random
 
@@ -14,7 +15,7 @@ from gagar_mcore.engine.protocol import GenerateRequest
 from gagar_mcore.engine.sglang import start_sglang
 from gagar_mcore.engine.sglang_flags import Serving
 
-pytestmark = needs_sglang
+pytestmark = [*needs_sglang, pytest.mark.timeout(600)]  # three servers are started
 BATCH, CONTEXT, PARTS = 4, 512, 8
 SERVER = ServerSection(python=str(PYTHON), health_deadline_s=20.0, parts_of=PARTS)
 SECTION = EngineSection(kind="sglang", max_batch=BATCH, threads=1, start_timeout_s=240.0, server=SERVER)
@@ -71,4 +72,4 @@ def test_an_answer_goes_on_elsewhere_from_its_last_token_and_every_server_has_th
         finally:
             await fleet.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 290))
+    asyncio.run(asyncio.wait_for(scenario(), 580))
