@@ -65,4 +65,6 @@ class Vocabulary:
         if not text:
             return []
         encodable = text.encode(errors="replace").decode()  # file contents may carry surrogate escapes
-        return list(self._tokenizer.encode(encodable, add_special_tokens=False).ids)
+        # The batch of one lets other threads run meanwhile, and finds no offsets, which nobody asks for.
+        [encoding] = self._tokenizer.encode_batch_fast([encodable], add_special_tokens=False)
+        return list(encoding.ids)

@@ -209,7 +209,8 @@ def test_a_malformed_call_is_words_and_marks_its_turn() -> None:
     [
         ({"max_turns": 1}, {}, "p", 410, "max_turns"),
         ({"max_context": 250}, {}, "word " * 100, 400, "max_context"),
-        ({"max_context": 250}, {}, "x" * 17_000, 400, "max_context"),
+        ({"max_context": 250}, {}, "x" * 4_100, 400, "max_context"),
+        ({"max_context": 2500}, {}, "x" * 21_000, 400, "max_context"),
         ({}, {"session_tokens": 300}, "word " * 100, 410, "max_tokens"),
     ],
 )

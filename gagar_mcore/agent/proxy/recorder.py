@@ -17,7 +17,8 @@ from gagar_mcore.engine.protocol import Engine, EngineError, GenerateRequest, Ge
 from gagar_mcore.randomness import derive_seed
 from gagar_mcore.records.types import EndReason, InvalidReason, Turn
 
-CHARACTERS_A_TOKEN = 64  # that no text reaches on average
+CHARACTERS_A_TOKEN = 16  # that no text reaches on average
+AT_ONCE = 20_000  # characters that are encoded within the event loop
 
 
 @dataclass(slots=True)
@@ -77,8 +78,7 @@ class Recorder:
         if self._calls >= self.limits.max_turns:
             raise self._end_by("max_turns", f"{self.limits.max_turns} calls were answered")
         with self._at_work(asked) as segment:
-            self._check_length(segment, asked)
-            context = segment.context(asked, self.renderer, self._spoken)
+            context = await self._context(segment, asked)
             request = self._request(segment, context, asked)
             index, self._calls = self._calls, self._calls + 1
             started = time.monotonic()
@@ -91,6 +91,7 @@ class Recorder:
             await self.engine.end_session(self._name(number))
 
     async def _generate(self, request: GenerateRequest) -> Generation:
+        self._check_open()
         try:
             [generation] = await self.engine.generate([request])
         except EngineError as error:
@@ -123,13 +124,16 @@ class Recorder:
         finish: Finish = "length" if cut else "calls" if said.calls else "stop"
         return Answered(index, said, finish, len(segment.transcript.token_ids) - output, output)
 
-    def _check_length(self, segment: Segment, asked: Asked) -> None:
-        """Text that cannot fit is refused before it costs anyone the time to encode it."""
-        new = asked.messages[len(segment.history) :]
-        tokens = sum(len(message.text) for message in new) // CHARACTERS_A_TOKEN
-        if tokens > self.limits.max_context:
+    async def _context(self, segment: Segment, asked: Asked) -> list[int]:
+        """What is to be read before the answer. Text that cannot fit is refused before it costs anyone the time to encode it, and
+        long text holds up no other session."""
+        characters = sum(len(message.text) for message in asked.messages[len(segment.history) :])
+        if (tokens := characters // CHARACTERS_A_TOKEN) > self.limits.max_context:
             self.refused = "max_context"
             raise _too_long(tokens, self.limits.max_context)
+        if characters <= AT_ONCE:
+            return segment.context(asked, self.renderer, self._spoken)
+        return await asyncio.to_thread(segment.context, asked, self.renderer, dict(self._spoken))
 
     def _request(self, segment: Segment, context: list[int], asked: Asked) -> GenerateRequest:
         ids = segment.transcript.token_ids + array("i", context)
