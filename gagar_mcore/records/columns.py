@@ -26,8 +26,8 @@ class ColumnFile:
     def __init__(self, directory: Path, name: str, dtype: npt.DTypeLike, width: tuple[int, ...] = ()) -> None:
         self.name, self.dtype, self.width = name, np.dtype(dtype), width
         self.path = directory / f"{name}.bin"
-        self._file = open(self.path, "wb", buffering=0)  # noqa: SIM115  (closed by `close`)
-        self._block: list[memoryview] = []  # not yet written
+        self._file = open(self.path, "wb")  # noqa: SIM115  (closed by `close`)
+        self._block: list[memoryview] = []  # not yet given to the thread
         self._rows = self._bytes = self._waiting = 0
         self._hash = hashlib.sha256()
         self._thread = ThreadPoolExecutor(1)
@@ -61,20 +61,21 @@ class ColumnFile:
 
     def _write(self) -> None:
         self._settle()
-        self._writing = self._thread.submit(self._put, b"".join(self._block))
+        self._writing = self._thread.submit(self._put, self._block)
         self._block, self._waiting = [], 0
 
     def _settle(self) -> None:
         if self._writing is not None:
             self._writing.result()
 
-    def _put(self, block: bytes) -> None:
-        done = 0
-        while done < len(block):
-            done += self._file.write(memoryview(block)[done:])
-        os.posix_fadvise(self._file.fileno(), self._bytes, len(block), os.POSIX_FADV_DONTNEED)  # on its way to the disk from here
-        self._hash.update(block)
-        self._bytes += len(block)
+    def _put(self, block: list[memoryview]) -> None:
+        begin = self._bytes
+        for data in block:
+            self._file.write(data)
+            self._hash.update(data)
+            self._bytes += len(data)
+        self._file.flush()
+        os.posix_fadvise(self._file.fileno(), begin, self._bytes - begin, os.POSIX_FADV_DONTNEED)  # begins to write to the disk
 
 
 def describe(directory: Path, columns: Mapping[str, ColumnFile]) -> None:
