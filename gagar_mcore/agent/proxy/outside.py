@@ -35,7 +35,7 @@ class OutsideAgent:
         """What its command came to; None where it had to be stopped after the end of its session."""
         words = [word.replace("{instruction}", task.instruction).replace("{workdir}", task.workdir) for word in self.command]
         command = forwarding(f"{SOCKET_FOLDER}/{SOCKET}", PORT, words)
-        environment = {**addresses(secret), **self.environment}
+        environment = {**addresses(secret, self.apart), **self.environment}
         stdin = task.instruction.encode(errors="replace")
         running = asyncio.create_task(sandbox.exec(command, timeout_s=timeout_s, stdin=stdin, env=environment))
         over = asyncio.create_task(recorder.ended.wait())
@@ -51,15 +51,14 @@ class OutsideAgent:
         return None if running.cancelled() else running.result()
 
 
-def addresses(secret: str) -> dict[str, str]:
+def addresses(secret: str, apart: bool) -> dict[str, str]:
     """The variables by which clients of either API find their model, and an agent that runs apart its workspace."""
     root = f"http://127.0.0.1:{PORT}"
-    return {
+    workspace = {"WORKSPACE_URL": f"{root}/workspace/exec", "WORKSPACE_KEY": secret}
+    return (workspace if apart else {}) | {
         "OPENAI_BASE_URL": f"{root}/v1",
         "OPENAI_API_BASE": f"{root}/v1",
         "OPENAI_API_KEY": secret,
         "ANTHROPIC_BASE_URL": root,
         "ANTHROPIC_API_KEY": secret,
-        "WORKSPACE_URL": f"{root}/workspace/exec",
-        "WORKSPACE_KEY": secret,
     }
