@@ -72,7 +72,7 @@ def trajectories(groups: list[FinishedGroup]) -> list[Trajectory]:
 
 def comparable(trajectory: Trajectory) -> Trajectory:
     """Without what depends on the clock."""
-    turns = [replace(turn, seconds=0.0) for turn in trajectory.turns]
+    turns = [replace(turn, seconds=0.0, engine_seconds=0.0) for turn in trajectory.turns]
     verification = trajectory.verification and replace(trajectory.verification, seconds=0.0)
     return replace(trajectory, turns=turns, verification=verification, seconds=0.0)
 
