@@ -18,7 +18,7 @@ def runner_of(section: AgentSection, own: SessionRunner, command_timeout_s: floa
     if section.kind == "builtin":
         return own
     agent = outside_agent(section, command_timeout_s)
-    return OutsideRunner(own.pool, agent, own.renderer, own.limits, own.sandbox_limits, own.keep_experts, own)
+    return OutsideRunner(own.pool, agent, own.renderer, own.limits, own.sandbox_limits, own.keep_experts, own, own.gate)
 
 
 def outside_agent(section: AgentSection, command_timeout_s: float) -> OutsideAgent:

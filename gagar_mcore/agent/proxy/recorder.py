@@ -81,23 +81,24 @@ class Recorder:
             context = await self._context(segment, asked)
             request = self._request(segment, context, asked)
             index, self._calls = self._calls, self._calls + 1
-            started = time.monotonic()
-            generation = await self._generate(request)
-            return self._record(index, segment, asked, context, generation, time.monotonic() - started)
+            generation, seconds = await self._generate(request)
+            return self._record(index, segment, asked, context, generation, seconds)
 
     async def close(self) -> None:
         self.end("the session is closed")
         for number in range(self._opened):
             await self.engine.end_session(self._name(number))
 
-    async def _generate(self, request: GenerateRequest) -> Generation:
+    async def _generate(self, request: GenerateRequest) -> tuple[Generation, float]:
+        """And the seconds that it took."""
         self._check_open()
+        started = time.monotonic()
         try:
             [generation] = await self.engine.generate([request])
         except EngineError as error:
             raise self.fail("engine_failed", str(error)) from error
         self._check_open()
-        return generation
+        return generation, time.monotonic() - started
 
     def _record(
         self, index: int, segment: Segment, asked: Asked, context: list[int], generation: Generation, seconds: float
@@ -114,6 +115,7 @@ class Recorder:
             finish_reason=generation.finish_reason,
             generated_tokens=len(generation.token_ids),
             seconds=seconds,
+            engine_seconds=seconds,
         )
         if not segment.history:
             self.segments.append(segment)

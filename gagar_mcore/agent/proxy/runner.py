@@ -3,8 +3,9 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from gagar_mcore.agent.gate import Gate
 from gagar_mcore.agent.proxy.outside import OutsideAgent
 from gagar_mcore.agent.proxy.recorder import Recorder
 from gagar_mcore.agent.proxy.rooms import open_rooms
@@ -23,7 +24,7 @@ from gagar_mcore.verify.patch import extract_patch
 from gagar_sandbox.types import ExecResult, Limits, SandboxLost, SandboxPool
 
 DETAIL_CHARACTERS = 500
-LATER_S = 60.0  # the session's own deadline comes first
+REST_S = 7 * 86400.0  # longer than any gate is closed: the session's own deadline comes first
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class OutsideRunner:
-    """Runs sessions like a SessionRunner, of an agent that is not ours. `keep_experts` as there. `own` answers questions: they
-    need no agent."""
+    """Runs sessions like a SessionRunner, of an agent that is not ours. `keep_experts` and `gate` as there. `own` answers
+    questions: they need no agent."""
 
     pool: SandboxPool
     agent: OutsideAgent
@@ -48,6 +49,7 @@ class OutsideRunner:
     sandbox_limits: Limits
     keep_experts: Callable[[SessionKey, Experts | ExpertIndex], FileSum] | None = None
     own: SessionRunner | None = None
+    gate: Gate = field(default_factory=Gate)
 
     async def run(self, key: SessionKey, task: Problem, engine: Engine) -> Trajectory:
         """The ended session, its patch not yet verified (reward 0), each conversation of the agent a segment. One in which the
@@ -58,7 +60,7 @@ class OutsideRunner:
         recorder = Recorder(key, engine, self.renderer, self.limits, self.agent.bounds)
         ended = Ended("invalid")
         try:
-            async with asyncio.timeout(min(self.limits.deadline_s, task.agent_timeout_s)):
+            async with self.gate.deadline(min(self.limits.deadline_s, task.agent_timeout_s)):
                 ended = await self._in_sandbox(task, recorder)
         except TimeoutError:
             ended = Ended("deadline")
@@ -78,7 +80,7 @@ class OutsideRunner:
 
     async def _in_sandbox(self, task: Task, recorder: Recorder) -> Ended:
         async with open_rooms(self.pool, self.agent, task, self.sandbox_limits, recorder) as rooms:
-            result = await self.agent.work(rooms.agent, task, recorder, rooms.secret, self.limits.deadline_s + LATER_S)
+            result = await self.agent.work(rooms.agent, task, recorder, rooms.secret, self.limits.deadline_s + REST_S)
             return _ended(recorder, result, await extract_patch(rooms.task, task))
 
     async def _trajectory(self, key: SessionKey, task: Task, recorder: Recorder, ended: Ended, seconds: float) -> Trajectory:

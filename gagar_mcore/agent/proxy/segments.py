@@ -1,5 +1,6 @@
 """Segments: token sequences of one session, each a conversation that only ever grew."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,13 +17,15 @@ Identity = tuple[str, tuple[Call, ...]]
 
 @dataclass(slots=True)
 class Segment:
-    """`history` is what the tokens of `transcript` say; the last message is the policy's. A busy one is being continued."""
+    """`history` is what the tokens of `transcript` say; the last message is the policy's. A busy one is being continued.
+    A turn takes as long as its answer and what the agent does before it asks again."""
 
     number: int
     tools: tuple[Tool, ...]
     transcript: Transcript = field(default_factory=Transcript)
     history: list[Message] = field(default_factory=list)
     busy: bool = False
+    answered_at: float = 0.0
 
     def extended_by(self, asked: Asked) -> bool:
         known = len(self.history)
@@ -40,8 +43,12 @@ class Segment:
 
     def record(self, asked: Asked, context: list[int], generation: Generation, said: Said, turn: Turn) -> None:
         new = asked.messages[len(self.history) :]
-        if (turns := self.transcript.turns) and new:
-            turns[-1] = replace(turns[-1], observation="\n".join(m.text for m in new if isinstance(m, Context)))
+        now = time.monotonic()
+        if turns := self.transcript.turns:
+            observation = "\n".join(message.text for message in new if isinstance(message, Context))
+            acting = now - turn.engine_seconds - self.answered_at
+            turns[-1] = replace(turns[-1], observation=observation, seconds=turns[-1].seconds + acting)
+        self.answered_at = now
         self.transcript.add_context(context)
         self.transcript.add_generation(generation)
         self.transcript.turns.append(turn)
