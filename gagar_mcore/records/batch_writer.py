@@ -52,16 +52,18 @@ class BatchWriter:
         for name, dtype in SEQUENCE_COLUMNS.items():
             self._columns[name] = ColumnFile(self._directory, name, dtype)
             self._columns[name].append(np.asarray(of_sequences[name], dtype))
+        for column in self._columns.values():
+            column.seal()
         sums = {column.path.name: column.close() for column in self._columns.values()}
         if (index := self._stored.finish(int(ends[-1]))) is not None:
             sums[EXPERT_INDEX] = _write(self._directory / EXPERT_INDEX, index.to_bytes())
         describe(self._directory, self._columns)
         return sums
 
-    def close(self) -> None:
-        """Nothing more is written."""
+    def abandon(self) -> None:
+        """Nobody wants the batch any more, or it is finished."""
         for column in self._columns.values():
-            column.close()
+            column.abandon()
 
     def _index(self, experts: ExpertIndex, segments: Sequence[tuple[int, int]]) -> None:
         token = sum(self._lengths)

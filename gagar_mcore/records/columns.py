@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,25 +51,35 @@ class ColumnFile:
     def description(self) -> dict[str, Any]:
         return {"dtype": self.dtype.str, "shape": [self._rows, *self.width]}
 
+    def seal(self) -> None:
+        """Begin to bring all of it to the disk, beside other columns; `close` waits for that."""
+        self._write(durably=True)
+
     def close(self) -> FileSum:
-        """The file's sum. It is not yet durable. May be called again."""
+        """The file's sum. May be called again."""
         if not self._file.closed:
             self._write()
+            self._settle()
             self._thread.shutdown()
             self._file.close()
-            self._settle()
         return self._bytes, self._hash.hexdigest()
 
-    def _write(self) -> None:
+    def abandon(self) -> None:
+        """Nobody wants the file any more, whatever became of it."""
+        self._thread.shutdown(cancel_futures=True)
+        with suppress(OSError):
+            self._file.close()
+
+    def _write(self, durably: bool = False) -> None:
         self._settle()
-        self._writing = self._thread.submit(self._put, self._block)
+        self._writing = self._thread.submit(self._put, self._block, durably)
         self._block, self._waiting = [], 0
 
     def _settle(self) -> None:
         if self._writing is not None:
             self._writing.result()
 
-    def _put(self, block: list[memoryview]) -> None:
+    def _put(self, block: list[memoryview], durably: bool) -> None:
         begin = self._bytes
         for data in block:
             self._file.write(data)
@@ -76,6 +87,8 @@ class ColumnFile:
             self._bytes += len(data)
         self._file.flush()
         os.posix_fadvise(self._file.fileno(), begin, self._bytes - begin, os.POSIX_FADV_DONTNEED)  # begins to write to the disk
+        if durably:
+            os.fsync(self._file.fileno())
 
 
 def describe(directory: Path, columns: Mapping[str, ColumnFile]) -> None:

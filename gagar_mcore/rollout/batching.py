@@ -43,9 +43,9 @@ class BatchBuilder:
             return None
         return open_experts(self._layout.experts(group.step, trajectory.id), trajectory.experts)
 
-    def close(self) -> None:
-        """Nothing more is written."""
-        self._writer.close()
+    def abandon(self) -> None:
+        """Nobody wants the batch any more, or it is finished."""
+        self._writer.abandon()
 
     def finish(self, aggregation: Aggregation) -> tuple[dict[str, Any], dict[str, FileSum]]:
         """What the manifest says of the batch, and the sums of its files. The prompts of `prompt-mean` are the groups; a

@@ -30,7 +30,7 @@ class StepBatch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._builder.close()
+        self._builder.abandon()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     async def take(self, finished: FinishedGroup) -> FinishedGroup:

@@ -29,7 +29,19 @@ def test_rows_of_another_width_are_refused(tmp_path: Path) -> None:
     column = ColumnFile(tmp_path, "numbers", np.int16, (2,))
     with pytest.raises(ValueError, match=r"numbers: rows are \[3\], those before are \[2\]"):
         column.append(np.zeros((4, 3), np.int16))
-    column.close()
+    column.abandon()
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_full_disk_is_an_error_whichever_thread_meets_it(tmp_path: Path, sealed: bool) -> None:
+    (tmp_path / "numbers.bin").symlink_to("/dev/full")
+    column = ColumnFile(tmp_path, "numbers", np.int16)
+    with pytest.raises(OSError, match="No space left"):
+        column.append(np.zeros(9, np.int16))
+        if sealed:
+            column.seal()
+        column.close()
+    column.abandon()
 
 
 def test_empty_columns_are_read_back(tmp_path: Path) -> None:
