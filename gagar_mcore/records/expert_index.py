@@ -104,7 +104,8 @@ class ExpertIndex:
         return np.maximum.accumulate(self.parts["token"] + self.parts["rows"])
 
     def _overlapping(self, start: int, stop: int) -> npt.NDArray[Any]:
-        return self.parts[np.searchsorted(self._ends, start, "right") : np.searchsorted(self.parts["token"], stop)]
+        parts = self.parts[np.searchsorted(self._ends, start, "right") : np.searchsorted(self.parts["token"], stop)]
+        return parts[parts["token"] + parts["rows"] > start]
 
     def _read(self, part: Any) -> npt.NDArray[Any]:
         path, size = Path(self.files[part["file"]]), int(part["rows"] * part["itemsize"]) * self.width[0] * self.width[1]

@@ -46,6 +46,13 @@ def test_slices_of_an_index_are_those_of_the_numbers(tmp_path_factory: pytest.Te
     np.testing.assert_array_equal(again[start:stop], plain[start:stop])
 
 
+def test_a_part_within_another_ends_before_it(tmp_path: Path) -> None:
+    store = ExpertStore(tmp_path / "experts")
+    parts = [(0, numbers(1)), (8, numbers(4, 8)), (9, numbers(1, 9))]
+    index = ExpertIndex.build(13, [(token, store.append(rows)) for token, rows in parts])
+    np.testing.assert_array_equal(index[11:13], overlaid(13, parts)[11:13])
+
+
 def test_numbers_below_256_take_a_byte_and_files_are_of_bounded_size(tmp_path: Path) -> None:
     store = ExpertStore(tmp_path / "experts", file_bytes=100)
     small, large = store.append(numbers(10)), store.append(numbers(5, most=400) + 1)
