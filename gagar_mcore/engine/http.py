@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import httpx
 
+from gagar_mcore.engine.connections import Connections
 from gagar_mcore.engine.protocol import EngineError
 
 PAUSE_S = 0.5  # between two questions after health
@@ -37,8 +38,7 @@ class HttpClient:
         self.endpoint = endpoint
         self.failure: str | None = None
         self._open: set[asyncio.Timeout] = set()
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE_S)
-        transport = httpx.AsyncHTTPTransport(retries=CONNECT_RETRIES, limits=limits)
+        transport = Connections(KEEP_ALIVE_S, CONNECT_RETRIES)
         # Deadlines are those of the calls. The environment's proxies would see the keys.
         self._http = httpx.AsyncClient(base_url=endpoint.url, transport=transport, timeout=None, trust_env=False)
 

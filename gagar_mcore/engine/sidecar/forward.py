@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Coroutine
 import h11
 import httpx
 
+from gagar_mcore.engine.connections import Connections
 from gagar_mcore.engine.sidecar.strip import Stripper
 
 CHUNK = 1 << 16
 MOST_BYTES = 1 << 28  # of a request; weights come as files
 IDLE_S = 60.0  # a connection between two requests
-LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0)
+KEEP_S = 2.0  # SGLang closes a connection that is idle for 5 s
 OF_THE_CONNECTION = (
     *("connection", "keep-alive", "host"),
     *("transfer-encoding", "content-length", "content-encoding", "accept-encoding"),
@@ -25,8 +26,7 @@ class Forwarder:
 
     def __init__(self, upstream: str, stripper: Stripper) -> None:
         self._stripper = stripper
-        transport = httpx.AsyncHTTPTransport(limits=LIMITS)
-        self._http = httpx.AsyncClient(base_url=upstream, transport=transport, timeout=None, trust_env=False)
+        self._http = httpx.AsyncClient(base_url=upstream, transport=Connections(KEEP_S), timeout=None, trust_env=False)
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
