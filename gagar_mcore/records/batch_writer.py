@@ -27,8 +27,8 @@ class BatchWriter:
         self._trajectories = 0
         self._stored = ExpertIndexBuilder()
 
-    def append(self, trajectory: Trajectory, advantage: float, experts: Column | ExpertIndex | None = None) -> None:
-        """Its segments become sequences. experts `[m, MoE layers, top_k]`: of its first m tokens."""
+    def append(self, trajectory: Trajectory, advantage: float, experts: Column | ExpertIndex | None = None) -> int:
+        """Its segments become sequences; their number. experts `[m, MoE layers, top_k]`: of its first m tokens."""
         segments = trained_segments(trajectory)
         columns = token_columns(trajectory)
         if isinstance(experts, ExpertIndex):
@@ -44,6 +44,7 @@ class BatchWriter:
         self._advantages += [advantage] * len(segments)
         self._owners += [self._trajectories] * len(segments)
         self._trajectories += 1
+        return len(segments)
 
     def finish(self, weights: Sequence[float]) -> dict[str, FileSum]:
         """Complete the directory; weights: of the tokens of each trajectory, in the order of `append`. The sums of its files."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +29,7 @@ class ColumnFile:
         self.name, self.dtype, self.width = name, np.dtype(dtype), width
         self.path = directory / f"{name}.bin"
         self._file = open(self.path, "wb")  # noqa: SIM115  (closed by `close`)
+        self._at_once = max(1, BLOCK_BYTES // max(1, self.dtype.itemsize * math.prod(width)))  # rows
         self._block: list[memoryview] = []  # not yet given to the thread
         self._rows = self._bytes = self._waiting = 0
         self._hash = hashlib.sha256()
@@ -38,9 +40,8 @@ class ColumnFile:
         """rows `[m, *width]`, of a type that the column's can hold. Raises ValueError for another width."""
         if rows.shape[1:] != self.width:
             raise ValueError(f"{self.name}: rows are {list(rows.shape[1:])}, those before are {list(self.width)}")
-        at_once = max(1, BLOCK_BYTES // max(1, self.dtype.itemsize * int(np.prod(self.width))))
-        for start in range(0, len(rows), at_once):
-            data = np.ascontiguousarray(rows[start : start + at_once], self.dtype).reshape(-1).view(np.uint8).data
+        for start in range(0, len(rows), self._at_once):
+            data = np.ascontiguousarray(rows[start : start + self._at_once], self.dtype).reshape(-1).view(np.uint8).data
             self._block.append(data)
             self._waiting += len(data)
             if self._waiting >= BLOCK_BYTES:

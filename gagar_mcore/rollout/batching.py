@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from gagar_mcore.credit import Aggregation, aggregation_weights
-from gagar_mcore.records.batch import trained_segments
 from gagar_mcore.records.batch_writer import BatchWriter
 from gagar_mcore.records.columns import Column
 from gagar_mcore.records.expert_index import ExpertIndex
@@ -30,12 +29,12 @@ class BatchBuilder:
         """Those of the group's trajectories that have an advantage and generated anything, in order. Raises RecordError where
         recorded experts are missing or damaged."""
         for trajectory in trajectories:
-            advantage = group.credit.advantages.get(trajectory.id)
-            if advantage is None or not trajectory.generated_tokens:
+            advantage, generated = group.credit.advantages.get(trajectory.id), trajectory.generated_tokens
+            if advantage is None or not generated:
                 continue
-            self._writer.append(trajectory, advantage, self._experts(group, trajectory))
-            self._owners += [trajectory.id] * len(trained_segments(trajectory))
-            self._tokens.append(trajectory.generated_tokens)
+            sequences = self._writer.append(trajectory, advantage, self._experts(group, trajectory))
+            self._owners += [trajectory.id] * sequences
+            self._tokens.append(generated)
             self._prompts.append(group.id)
 
     def _experts(self, group: Group, trajectory: Trajectory) -> Column | ExpertIndex | None:
