@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from gagar_mcore.weights.published import PLAIN, PublishedCheckpoint
 from gagar_mcore.weights.transport import Order
 
 NORM = "model.norm.weight"
-DTYPES = (torch.float32, torch.bfloat16)  # in which a server may hold a parameter
-LARGEST = 1 << 26  # values of a parameter that is hashed
+DTYPES = (torch.bfloat16, torch.float32)  # in which a server may hold a parameter
+LARGEST = 1 << 24  # values of a parameter that is hashed
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,12 @@ async def differing_parameters(order: Order, weights: Path, on_gpu: bool) -> lis
     """Those of `last_parameters` that the server holds other values of. What its ranks divide is left out where they are several,
     and on a GPU, where some kernels want it in another order."""
     expected = await asyncio.to_thread(last_parameters, PublishedCheckpoint(weights))
-    others = ["embed_tokens", "lm_head", *(f"model.layers.{layer}." for layer in range(expected.layer))]
+    experts = [] if any("experts" in name for name in expected.divided) else ["experts"]
+    others = ["embed_tokens", "lm_head", *experts, *(f"model.layers.{layer}." for layer in range(expected.layer))]
     answer = await order("/weights_checker", {"action": "checksum", "skip_tensor_list": others})
     ranks: list[Mapping[str, str]] = [rank["checksums"] for rank in answer["ranks"]]
     looked_at = expected.alike | (expected.divided if len(ranks) == 1 and not on_gpu else {})
-    hash_ = gpu_hash if on_gpu else host_hash
-    hashes = await asyncio.to_thread(lambda: {name: _hashes(tensor, hash_) for name, tensor in looked_at.items()})
-    return [name for name in hashes if any(rank.get(name) not in hashes[name] for rank in ranks)]
+    return await asyncio.to_thread(_differing, looked_at, ranks, gpu_hash if on_gpu else host_hash)
 
 
 def last_parameters(checkpoint: PublishedCheckpoint) -> Parameters:
@@ -66,8 +65,10 @@ def _is_plain(checkpoint: PublishedCheckpoint, layer: str) -> bool:
     return all(files.dtype(name) in PLAIN for name in files.names if name.startswith(f"{layer}."))
 
 
-def _hashes(tensor: Tensor, hash_: Callable[[Tensor], str]) -> set[str]:
-    return {hash_(tensor.to(dtype)) for dtype in DTYPES}
+def _differing(expected: Mapping[str, Tensor], ranks: Sequence[Mapping[str, str]], hash_: Callable[[Tensor], str]) -> list[str]:
+    """What any rank holds in none of the types with these values."""
+    told = {name: {rank.get(name) for rank in ranks} for name in expected}
+    return [name for name, tensor in expected.items() if all({hash_(tensor.to(dtype))} != told[name] for dtype in DTYPES)]
 
 
 def host_hash(tensor: Tensor) -> str:

@@ -60,7 +60,7 @@ class Replica:
 
     def _follow(self, chain: Sequence[Path], wanted: Manifest) -> Transfer:
         if not chain:
-            raise RecordError(f"{self.directory}: no delta leads from what it holds")
+            raise RecordError(f"{self.directory}: no delta leads from what it holds, if anything")
         size = sum(self._apply(delta) for delta in chain)
         self._settle(wanted)
         return Transfer(size)
