@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def table(measured: Sequence[Measured]) -> str:
-    counts = f"{'live':>7}{'sessions':>10}{'failed':>8}{'turns':>10}{'tokens':>8}"
+    counts = f"{'live':>7}{'held':>7}{'sessions':>10}{'failed':>8}{'turns':>10}{'tokens':>8}"
     head = f"{counts}{'CPU ms a turn':>15}{'kB a session':>14}{'idle slots':>12}"
     rows = [_row(asdict(m)) for m in measured]
     growth = measured[-1].cpu_ms / measured[0].cpu_ms
@@ -98,7 +98,7 @@ def table(measured: Sequence[Measured]) -> str:
 
 
 def _row(m: dict[str, Any]) -> str:
-    counts = f"{m['live']:7}{m['sessions']:10}{m['failed']:8}{m['turns']:10}{m['tokens']:8}"
+    counts = f"{m['live']:7}{m['held']:7}{m['sessions']:10}{m['failed']:8}{m['turns']:10}{m['tokens']:8}"
     return f"{counts}{m['cpu_ms']:15.3f}{m['kilobytes']:14.1f}{m['idle']:12.2%}"
 
 

@@ -30,10 +30,12 @@ OUTPUT = b"src/parser.py:40: error: expected an indented block\n" * 2
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """cpu_ms: of the controller, a turn. kilobytes: of resident memory at the peak, a live session. idle: share of the slots
-    until the last session had begun. tokens: of a session that ended well."""
+    """held: most sessions in memory at once, those that had ended and waited for the rest of their group among them. cpu_ms: of
+    the controller, a turn. kilobytes: of resident memory at the peak, a session held. idle: share of the slots until the last
+    session had begun. tokens: of a session that ended well."""
 
     live: int
+    held: int
     sessions: int
     failed: int
     turns: int
@@ -61,7 +63,7 @@ class SessionLoad:
         pool = SimulatedPool(waits, OUTPUT, self._note_begun)
         runner = SessionRunner(pool, BashTools(), renderer, SessionLimits(TURNS, 512, 1 << 20, 1.0, FAR_S), Limits())
         self._sampler = Sampler(runner, engine, SimulatedJudge(waits), self._slots, False, True, True)
-        self._tokens = 0
+        self._tokens = self._held = self._most_held = 0
         self._begun = (0.0, 0.0)  # when the last session had begun, and what slots had been busy by then
 
     async def run(self) -> Measured:
@@ -74,24 +76,28 @@ class SessionLoad:
         turns = sum(group.turns for group in ended)
         return Measured(
             live=self._live,
+            held=self._most_held,
             sessions=sum(group.trajectories for group in ended),
             failed=sum(group.failed for group in ended),
             turns=turns,
             tokens=self._tokens,
             cpu_ms=1000 * cpu / turns,
-            kilobytes=(peak() - resident) / 1000 / self._live,
+            kilobytes=(peak() - resident) / 1000 / self._most_held,
             idle=1 - (self._begun[1] - busy) / ((self._begun[0] - started) * self._live),
         )
 
     async def _group(self, draw: Draw, rank: Rank) -> Outcome:
         keys = [SessionKey(1, "train", 1, f"g{draw.index:05d}", member) for member in range(MEMBERS)]
         trajectories = await self._sampler.sample(keys, draw.task, self._done, rank)
+        self._held -= len(trajectories)
         return Outcome(len(trajectories), sum(not t.valid for t in trajectories), sum(len(t.turns) for t in trajectories))
 
     def _done(self, trajectory: Trajectory) -> None:
         self._tokens = max(self._tokens, len(trajectory.token_ids))
 
     def _note_begun(self) -> None:
+        self._held += 1
+        self._most_held = max(self._most_held, self._held)
         self._begun = (asyncio.get_running_loop().time(), self._slots.busy_seconds())
 
 
