@@ -3,8 +3,9 @@ plain write of as many bytes and, where `--verl` names a Python that has it, ver
 
     python benchmarks/batch_build.py [--millions N ...] [--rounds N] [--folder DIR] [--verl PYTHON] [--json]
 
-Every way runs in a process of its own, the ways of a size in turn, and the fastest round counts. A write counts once it is on the
-disk (fsync). Trajectories are long-tailed, 6,000 tokens at the median; they are in memory before the clock starts."""
+Every way runs in a process of its own, the ways of a size in turn; figures are medians over the rounds, and so is the ratio of
+the two writes of a round. A write counts once it is on the disk (fsync). Trajectories are long-tailed, 6,000 tokens at the median;
+they are in memory before the clock starts."""
 
 import argparse
 import json
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -43,7 +45,7 @@ def measure(way: str, tokens: int, folder: Path, python: Path, size: int = 0) ->
 
 
 def compare(tokens: int, rounds: int, folder: Path, verl: Path | None) -> dict[str, Any]:
-    """The ways of one size in turn, and the fastest round of each."""
+    """The ways of one size in turn, and the medians of each."""
     here = Path(sys.executable)
     found: dict[str, list[Figures]] = {"gagar": [], "plain": [], "verl": []}
     for _ in range(rounds):
@@ -51,9 +53,14 @@ def compare(tokens: int, rounds: int, folder: Path, verl: Path | None) -> dict[s
         found["plain"].append(measure("plain", tokens, folder, here, int(found["gagar"][0]["bytes"])))
         if verl is not None:
             found["verl"].append(measure("verl", tokens, folder, verl))
-    best = {way: min(some, key=lambda f: f["seconds"]) for way, some in found.items() if some}
-    speeds = {way: {**f, "tokens_per_second": tokens / f["seconds"]} for way, f in best.items()}
-    return {"tokens": tokens, "ways": speeds, "of_plain_write": best["plain"]["seconds"] / best["gagar"]["seconds"]}
+    ways = {way: _medians(some) for way, some in found.items() if some}
+    speeds = {way: {**f, "tokens_per_second": tokens / f["seconds"]} for way, f in ways.items()}
+    share = median(p["seconds"] / g["seconds"] for p, g in zip(found["plain"], found["gagar"], strict=True))
+    return {"tokens": tokens, "ways": speeds, "of_plain_write": share}
+
+
+def _medians(rounds: Sequence[Figures]) -> Figures:
+    return {name: median(figures[name] for figures in rounds) for name in rounds[0]}
 
 
 def show(case: dict[str, Any]) -> None:

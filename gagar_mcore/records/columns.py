@@ -81,14 +81,13 @@ class ColumnFile:
             self._writing.result()
 
     def _put(self, block: list[memoryview], durably: bool) -> None:
-        begin = self._bytes
-        for data in block:
-            self._file.write(data)
-            self._hash.update(data)
-            self._bytes += len(data)
-        self._file.flush()
-        os.posix_fadvise(self._file.fileno(), begin, self._bytes - begin, os.POSIX_FADV_DONTNEED)  # begins to write to the disk
+        data = b"".join(block)  # few long calls: each one waits for its turn to hold the interpreter
+        self._file.write(data)
+        self._hash.update(data)
+        os.posix_fadvise(self._file.fileno(), self._bytes, len(data), os.POSIX_FADV_DONTNEED)  # begins to write to the disk
+        self._bytes += len(data)
         if durably:
+            self._file.flush()
             os.fsync(self._file.fileno())
 
 
