@@ -4,8 +4,8 @@ plain write of as many bytes and, where `--verl` names a Python that has it, ver
     python benchmarks/batch_build.py [--millions N ...] [--rounds N] [--folder DIR] [--verl PYTHON] [--json]
 
 Every way runs in a process of its own, the ways of a size in turn; figures are medians over the rounds, and so is the ratio of
-the two writes of a round. A write counts once it is on the disk (fsync). Trajectories are long-tailed, 6,000 tokens at the median;
-they are in memory before the clock starts."""
+the two writes of a round. A write counts once it is on the disk (fsync). Trajectories are long-tailed, 6,000 tokens at the
+median; they are in memory before the clock starts."""
 
 import argparse
 import json
