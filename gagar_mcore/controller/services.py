@@ -99,7 +99,8 @@ class Pools:
 
 def session_slots(recipe: Recipe) -> int:
     """How many sessions may hold a sandbox at once."""
-    return recipe.sandbox.concurrency or recipe.rollout.concurrent_groups * recipe.rollout.group_size
+    at_work = recipe.rollout.concurrent_groups * recipe.rollout.group_size
+    return recipe.sandbox.concurrency or max(at_work, recipe.train.eval_samples)
 
 
 def build_sampler(
