@@ -57,11 +57,11 @@ class Outcome:
 
 
 class SessionLoad:
-    def __init__(self, live: int, renderer: Renderer, engine: Engine, waits: Waits) -> None:
+    def __init__(self, live: int, renderer: Renderer, engine: Engine, waits: Waits, turns: int = TURNS) -> None:
         self._live, self._groups = live, math.ceil(live * (1 + WAITING) / MEMBERS)
         self._slots = Slots(live)
         pool = SimulatedPool(waits, OUTPUT, self._note_begun)
-        runner = SessionRunner(pool, BashTools(), renderer, SessionLimits(TURNS, 512, 1 << 20, 1.0, FAR_S), Limits())
+        runner = SessionRunner(pool, BashTools(), renderer, SessionLimits(turns, 512, 1 << 20, 1.0, FAR_S), Limits())
         self._sampler = Sampler(runner, engine, SimulatedJudge(waits), self._slots, False, True, True)
         self._tokens = self._held = self._most_held = 0
         self._begun = (0.0, 0.0)  # when the last session had begun, and what slots had been busy by then
