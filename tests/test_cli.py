@@ -62,6 +62,7 @@ def test_a_recipe_for_a_gpu_is_validated_without_one_and_not_started(tmp_path: P
         (["serve", "grader", "tiny"], "grading.model: required to serve a grader"),
         (["train", "tiny", "engine.kind=sglang", "deterministic=true"], "deterministic: SGLang has no such mode on a CPU"),
         (["sft", "tiny-sft", "trainer.tp=3"], "trainer.tp: 3 does not divide"),
+        (["simulate", "tiny", "--from", "/nowhere"], "/nowhere: holds no trajectories to fit to"),
         (["config", "show", "nope"], "no such file"),
         (["plan", "nope"], "nope: no such file, and neither a shipped recipe nor a preset"),
     ],
