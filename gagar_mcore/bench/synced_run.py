@@ -15,7 +15,7 @@ from gagar_mcore.models.presets import preset
 from gagar_mcore.models.weight_map import tensor_shapes
 from gagar_mcore.records.epochs import Fence, open_epoch
 from gagar_mcore.records.layout import RunLayout
-from gagar_mcore.records.store import FileSum, file_sum, publish_directory
+from gagar_mcore.records.store import FileSum, publish_directory
 from gagar_mcore.weights.deltas import KIND, delta_meta, delta_of, write_delta
 from gagar_mcore.weights.files import write_companions
 from gagar_mcore.weights.publish import publish_weights
@@ -84,7 +84,7 @@ class SyncedRun:
         plan = plan_files((self._storage.specs(unit) for unit in units), FILE_BYTES)
         files = {shard_name(number, len(plan)): specs for number, specs in enumerate(plan, start=1)}
         stored = (self._storage.encode({name: self.weights[name] for name in unit}).items() for unit in units)
-        write_files({directory / name: specs for name, specs in files.items()}, chain.from_iterable(stored))
+        sums = write_files({directory / name: specs for name, specs in files.items()}, chain.from_iterable(stored))
         write_index(files, directory)
         write_companions(self._storage.companions({"config.json": json.dumps(to_hf(self.model)).encode()}), directory)
-        return {name: file_sum(directory / name) for name in files}
+        return {path.name: known for path, known in sums.items()}

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gagar_mcore.models.weight_map import Rule
-from gagar_mcore.records.store import FileSum, file_sum, publish_directory
+from gagar_mcore.records.store import FileSum, publish_directory
 from gagar_mcore.trainer.shards import owned_rules, whole_tensors
 from gagar_mcore.weights.files import write_companions
 from gagar_mcore.weights.storage import Storage, units_of
@@ -69,11 +69,11 @@ def write_shards(local: Mapping[str, Tensor], storage: Storage, max_bytes: int, 
     before = sum(map(len, plans[: dist.get_rank()]))
     own = plans[dist.get_rank()]
     files = {directory / shard_name(before + number, count): file for number, file in enumerate(own, start=1)}
-    write_files(files, chain.from_iterable(_stored(local, rule, storage) for rule, _ in rules))
+    sums = write_files(files, chain.from_iterable(_stored(local, rule, storage) for rule, _ in rules))
     if dist.get_rank() == 0:
         everything = [file for plan in plans for file in plan]
         write_index({shard_name(number, count): file for number, file in enumerate(everything, start=1)}, directory)
-    return {path.name: file_sum(path) for path in files}
+    return {path.name: known for path, known in sums.items()}
 
 
 def _stored(local: Mapping[str, Tensor], rule: Rule, storage: Storage) -> Iterator[tuple[str, Tensor]]:

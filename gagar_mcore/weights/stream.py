@@ -1,13 +1,17 @@
 """Safetensors files written one tensor after another, so that no more than one of them is in memory."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from gagar_mcore.records.store import FileSum
 from gagar_mcore.weights.codecs import TensorSpec
 from gagar_mcore.weights.files import INDEX
 
@@ -42,22 +46,32 @@ def write_index(files: Mapping[str, Sequence[TensorSpec]], directory: Path) -> N
     (directory / INDEX).write_text(json.dumps(index, indent=1))
 
 
-def write_files(files: Mapping[Path, Sequence[TensorSpec]], tensors: Iterator[tuple[str, Tensor]]) -> None:
-    """Write the next of `tensors` into the file after file that announces them, and read `tensors` to its end. Raises ValueError
-    where they are others than announced."""
-    for path, specs in files.items():
-        with open(path, "wb") as file:
-            file.write(_header(specs))
-            for spec in specs:
-                _write_tensor(file, spec, *next(tensors, ("nothing", torch.empty(0))))
+def write_files(files: Mapping[Path, Sequence[TensorSpec]], tensors: Iterator[tuple[str, Tensor]]) -> dict[Path, FileSum]:
+    """Write the next of `tensors` into the file after file that announces them, and read `tensors` to its end; returns the files'
+    sums. Raises ValueError where they are others than announced."""
+    with ThreadPoolExecutor(1) as hashing:
+        sums = {path: _write_file(path, specs, tensors, hashing) for path, specs in files.items()}
     for name, _ in tensors:
         raise ValueError(f"{name}: was not announced")
+    return sums
 
 
-def _write_tensor(file: IO[bytes], spec: TensorSpec, name: str, tensor: Tensor) -> None:
+def _write_file(path: Path, specs: Sequence[TensorSpec], tensors: Iterator[tuple[str, Tensor]], hashing: Executor) -> FileSum:
+    """Each tensor is hashed while it is written."""
+    digest, size = hashlib.sha256(), 0
+    contents = (_content(path, spec, *next(tensors, ("nothing", torch.empty(0)))) for spec in specs)
+    with open(path, "wb") as file:
+        for data in chain([memoryview(_header(specs))], contents):
+            hashed = hashing.submit(digest.update, data)
+            size += file.write(data)
+            hashed.result()
+    return size, digest.hexdigest()
+
+
+def _content(path: Path, spec: TensorSpec, name: str, tensor: Tensor) -> memoryview:
     if spec != (given := TensorSpec(name, tuple(tensor.shape), tensor.dtype)):
-        raise ValueError(f"{file.name}: {given} comes where {spec} was announced")
-    file.write(tensor.contiguous().cpu().view(torch.uint8).numpy().data)
+        raise ValueError(f"{path}: {given} comes where {spec} was announced")
+    return tensor.contiguous().cpu().flatten().view(torch.uint8).numpy().data
 
 
 def _header(specs: Sequence[TensorSpec]) -> bytes:

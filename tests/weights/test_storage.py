@@ -5,12 +5,14 @@ from itertools import chain
 import pytest
 import torch
 from handmade import EXPERTS, Maker, published_config
+from safetensors.torch import load_file
 from stored import read_stored, stored_bytes, write_tensors
 from transformers import AutoConfig
 
 from gagar_mcore.models.huggingface import from_hf
 from gagar_mcore.models.init import random_tensors
 from gagar_mcore.models.presets import attention_pattern, preset
+from gagar_mcore.records.store import file_sum
 from gagar_mcore.weights.codecs import TensorSpec
 from gagar_mcore.weights.published import open_checkpoint
 from gagar_mcore.weights.storage import Storage, quantised_format
@@ -139,6 +141,14 @@ def test_units_larger_than_a_file_get_one_of_their_own():
     specs = [[TensorSpec(name, (size,), torch.uint8)] for name, size in (("a", 5), ("b", 40), ("c", 6), ("d", 4), ("e", 1))]
 
     assert [[spec.name for spec in file] for file in plan_files(specs, 10)] == [["a"], ["b"], ["c", "d"], ["e"]]
+
+
+def test_files_are_hashed_as_they_are_written(tmp_path):
+    tensors = {"a": torch.arange(6.0).view(2, 3), "b": torch.arange(3).to(torch.uint8)}
+    files = {tmp_path / name: [TensorSpec(name, tuple(tensors[name].shape), tensors[name].dtype)] for name in tensors}
+
+    assert write_files(files, iter(tensors.items())) == {path: file_sum(path) for path in files}
+    assert all(torch.equal(load_file(tmp_path / name)[name], tensor) for name, tensor in tensors.items())
 
 
 def test_a_file_holds_what_was_announced_or_is_an_error(tmp_path):
