@@ -1,10 +1,13 @@
 """What two ranks publish beside the weights of each step."""
 
+import pytest
 from conftest import STEPS
 
 from gagar_mcore.records.store import MANIFEST, read_manifest
 from gagar_mcore.weights.deltas import KIND, delta_of
 from gagar_mcore.weights.replica import HELD, Replica
+
+pytestmark = pytest.mark.timeout(600)  # the first test starts the ranks
 
 
 def test_each_version_but_the_first_comes_as_what_it_changes_too(on_ranks, tmp_path):
