@@ -73,7 +73,7 @@ def _header(title: str, recipe: Recipe | None, metrics: Mapping[int, Metrics]) -
     facts = [f"step {last} of {recipe.train.steps}" if recipe else f"step {last}"]
     if recipe:
         facts += [
-            f"model {recipe.model.family}",
+            f"model {Path(recipe.model.init).name}",
             f"{recipe.rollout.groups_per_step} groups of {recipe.rollout.group_size}",
             f"TP {recipe.trainer.tp} · EP {recipe.trainer.ep} · DP {recipe.trainer.dp}",
             f"seed {recipe.seed}",
