@@ -32,9 +32,13 @@ async def heldout_tasks(section: TasksSection, directory: Path, pool: SandboxPoo
 
 def check_sources(section: TasksSection) -> None:
     """Raises TaskError where tasks that are loaded cannot be run, or too few are left to train on."""
-    for source in section.sources.values():
+    for name, source in section.sources.items():
         if source.path is not None:
-            loaded_tasks(source)
+            try:
+                loaded_tasks(source)
+            except TaskError as error:
+                field = f"tasks.mix.{name}.path" if name else "tasks.path"
+                raise TaskError(f"{field}: {error}") from error
 
 
 def loaded_tasks(section: SourceSection) -> list[Problem]:
