@@ -57,6 +57,47 @@ class SessionKey:
         return f"{self.group_id}-m{self.member:02d}"
 
 
+KeepExperts = Callable[[SessionKey, Experts | ExpertIndex], FileSum]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a session ended: `invalid` where it was not the policy that failed."""
+
+    reason: EndReason
+    patch: str = ""
+    invalid: InvalidReason | None = None
+    detail: str = ""
+
+
+async def trajectory_of(
+    key: SessionKey, task: Problem, transcript: Transcript, ended: Ended, seconds: float, keep_experts: KeepExperts | None
+) -> Trajectory:
+    """Not yet verified (reward 0). Of the experts only what is trained on is kept."""
+    experts = transcript.experts() if ended.invalid is None and key.purpose == "train" else None
+    kept = None if keep_experts is None or experts is None else await asyncio.to_thread(keep_experts, key, experts)
+    return Trajectory(
+        id=key.trajectory_id,
+        group_id=key.group_id,
+        task_id=task.id,
+        member=key.member,
+        token_ids=transcript.token_ids,
+        logprobs=transcript.logprobs,
+        loss_mask=transcript.loss_mask,
+        segment_starts=transcript.segment_starts,
+        weight_spans=transcript.weight_spans,
+        turns=transcript.turns,
+        patch=ended.patch,
+        end_reason=ended.reason,
+        reward=0.0,
+        valid=ended.invalid is None,
+        invalid_reason=ended.invalid,
+        invalid_detail=ended.detail,
+        seconds=seconds,
+        experts=kept,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SessionRunner:
     """Runs sessions with one pool, tool set and renderer. `keep_experts` publishes the experts of a session's tokens, where the
@@ -67,7 +108,7 @@ class SessionRunner:
     renderer: Renderer
     limits: SessionLimits
     sandbox_limits: Limits
-    keep_experts: Callable[[SessionKey, Experts | ExpertIndex], FileSum] | None = None
+    keep_experts: KeepExperts | None = None
     gate: Gate = field(default_factory=Gate)
 
     async def run(self, key: SessionKey, task: Problem, engine: Engine) -> Trajectory:
@@ -75,51 +116,21 @@ class SessionRunner:
         a session past its deadline has failed."""
         started = time.monotonic()
         transcript = Transcript()
-        patch = ""
-        end: EndReason = "invalid"
-        invalid: InvalidReason | None = None
-        detail = ""
         try:
             async with self.gate.deadline(min(self.limits.deadline_s, task.agent_timeout_s)):
                 if isinstance(task, Question):
-                    end, patch = await self._answer(key, task, engine, transcript)
+                    ended = Ended(*await self._answer(key, task, engine, transcript))
                 else:
-                    end, patch = await self._in_sandbox(key, task, engine, transcript)
+                    ended = Ended(*await self._in_sandbox(key, task, engine, transcript))
         except TimeoutError:
-            end = "deadline"
+            ended = Ended("deadline")
         except EngineError as error:
-            invalid, detail = "engine_failed", str(error)
+            ended = Ended("invalid", invalid="engine_failed", detail=str(error))
         except SandboxLost as error:
-            invalid, detail = "sandbox_lost", str(error)
+            ended = Ended("invalid", invalid="sandbox_lost", detail=str(error))
         finally:
             await engine.end_session(key.trajectory_id)
-        return Trajectory(
-            id=key.trajectory_id,
-            group_id=key.group_id,
-            task_id=task.id,
-            member=key.member,
-            token_ids=transcript.token_ids,
-            logprobs=transcript.logprobs,
-            loss_mask=transcript.loss_mask,
-            segment_starts=transcript.segment_starts,
-            weight_spans=transcript.weight_spans,
-            turns=transcript.turns,
-            patch=patch,
-            end_reason=end,
-            reward=0.0,
-            valid=invalid is None,
-            invalid_reason=invalid,
-            invalid_detail=detail,
-            seconds=time.monotonic() - started,
-            experts=await self._kept_experts(key, transcript) if invalid is None else None,
-        )
-
-    async def _kept_experts(self, key: SessionKey, transcript: Transcript) -> FileSum | None:
-        """Only what is trained on is kept."""
-        experts = transcript.experts() if key.purpose == "train" else None
-        if self.keep_experts is None or experts is None:
-            return None
-        return await asyncio.to_thread(self.keep_experts, key, experts)
+        return await trajectory_of(key, task, transcript, ended, time.monotonic() - started, self.keep_experts)
 
     async def _answer(self, key: SessionKey, task: Question, engine: Engine, transcript: Transcript) -> tuple[EndReason, str]:
         transcript.add_context(self.renderer.prompt(task.instruction))

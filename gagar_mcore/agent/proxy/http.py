@@ -9,6 +9,8 @@ from pathlib import Path
 
 import h11
 
+from gagar_mcore.waiting import unless
+
 CHUNK = 1 << 16
 DISCARDED = 8  # times the largest body
 IDLE_S = 600.0  # a connection says nothing for so long at most
@@ -77,7 +79,7 @@ class UnixServer:
         try:
             with contextlib.suppress(ConnectionError, TimeoutError):
                 while (request := await connection.request()) is not None:
-                    response = await connection.unless_hung_up(self._handler(request))
+                    response = await unless(connection.hang_up(), self._handler(request))
                     if response is None or not await connection.respond(response):
                         break
         finally:
@@ -115,18 +117,6 @@ class Connection:
             body += event.data if size <= self._max_body else b""
         return bytes(body) if size <= self._max_body else None
 
-    async def unless_hung_up(self, handling: Awaitable[HttpResponse]) -> HttpResponse | None:
-        """What the handler answers; None where the client hangs up first, which cancels the handler."""
-        answer = asyncio.ensure_future(handling)
-        hang_up = asyncio.create_task(self._hang_up())
-        try:
-            await asyncio.wait({answer, hang_up}, return_when=asyncio.FIRST_COMPLETED)
-            return answer.result() if answer.done() else None
-        finally:
-            for task in (answer, hang_up):
-                task.cancel()
-            await asyncio.gather(answer, hang_up, return_exceptions=True)
-
     async def respond(self, response: HttpResponse) -> bool:
         """Whether the connection can take another request. Raises ConnectionError."""
         keep = self._http.their_state is h11.DONE
@@ -148,7 +138,7 @@ class Connection:
             self._http.receive_data(await asyncio.wait_for(self._reader.read(CHUNK), IDLE_S))
         return event
 
-    async def _hang_up(self) -> None:
+    async def hang_up(self) -> None:
         """Until the client closes its side. What it sends meanwhile is kept for later, up to one chunk."""
         data = await self._reader.read(CHUNK)
         self._http.receive_data(data)

@@ -1,8 +1,6 @@
 """Sessions of an outside agent: its command runs in a sandbox, and its only way out is the proxy."""
 
-import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from gagar_mcore.agent.gate import Gate
@@ -11,13 +9,9 @@ from gagar_mcore.agent.proxy.recorder import Recorder
 from gagar_mcore.agent.proxy.rooms import open_rooms
 from gagar_mcore.agent.proxy.segments import joined
 from gagar_mcore.agent.renderer import Renderer
-from gagar_mcore.agent.session import SessionKey, SessionLimits, SessionRunner
-from gagar_mcore.agent.transcript import Transcript
+from gagar_mcore.agent.session import Ended, KeepExperts, SessionKey, SessionLimits, SessionRunner, trajectory_of
 from gagar_mcore.engine.protocol import Engine
-from gagar_mcore.records.expert_index import ExpertIndex
-from gagar_mcore.records.experts import Experts
-from gagar_mcore.records.store import FileSum
-from gagar_mcore.records.types import EndReason, InvalidReason, Trajectory
+from gagar_mcore.records.types import Trajectory
 from gagar_mcore.tasks.question import Problem, Question
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.patch import extract_patch
@@ -25,16 +19,6 @@ from gagar_sandbox.types import ExecResult, Limits, SandboxLost, SandboxPool
 
 DETAIL_CHARACTERS = 500
 REST_S = 7 * 86400.0  # longer than any gate is closed: the session's own deadline comes first
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a session ended: `invalid` where it was not the policy that failed."""
-
-    reason: EndReason
-    patch: str = ""
-    invalid: InvalidReason | None = None
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +31,7 @@ class OutsideRunner:
     renderer: Renderer
     limits: SessionLimits
     sandbox_limits: Limits
-    keep_experts: Callable[[SessionKey, Experts | ExpertIndex], FileSum] | None = None
+    keep_experts: KeepExperts | None = None
     own: SessionRunner | None = None
     gate: Gate = field(default_factory=Gate)
 
@@ -71,7 +55,8 @@ class OutsideRunner:
         if recorder.failure is not None:
             reason, detail = recorder.failure
             ended = Ended("invalid", invalid=reason, detail=detail)
-        return await self._trajectory(key, task, recorder, ended, time.monotonic() - started)
+        whole, seconds = joined(recorder.segments), time.monotonic() - started
+        return await trajectory_of(key, task, whole, ended, seconds, self.keep_experts)
 
     async def _answered(self, key: SessionKey, question: Question, engine: Engine) -> Trajectory:
         if self.own is None:
@@ -82,36 +67,6 @@ class OutsideRunner:
         async with open_rooms(self.pool, self.agent, task, self.sandbox_limits, recorder) as rooms:
             result = await self.agent.work(rooms.agent, task, recorder, rooms.secret, self.limits.deadline_s + REST_S)
             return _ended(recorder, result, await extract_patch(rooms.task, task))
-
-    async def _trajectory(self, key: SessionKey, task: Task, recorder: Recorder, ended: Ended, seconds: float) -> Trajectory:
-        whole = joined(recorder.segments)
-        return Trajectory(
-            id=key.trajectory_id,
-            group_id=key.group_id,
-            task_id=task.id,
-            member=key.member,
-            token_ids=whole.token_ids,
-            logprobs=whole.logprobs,
-            loss_mask=whole.loss_mask,
-            weight_spans=whole.weight_spans,
-            turns=whole.turns,
-            patch=ended.patch,
-            end_reason=ended.reason,
-            reward=0.0,
-            valid=ended.invalid is None,
-            invalid_reason=ended.invalid,
-            invalid_detail=ended.detail,
-            seconds=seconds,
-            experts=await self._kept_experts(key, whole) if ended.invalid is None else None,
-            segment_starts=whole.segment_starts,
-        )
-
-    async def _kept_experts(self, key: SessionKey, transcript: Transcript) -> FileSum | None:
-        """Only what is trained on is kept."""
-        experts = transcript.experts() if key.purpose == "train" else None
-        if self.keep_experts is None or experts is None:
-            return None
-        return await asyncio.to_thread(self.keep_experts, key, experts)
 
 
 def _ended(recorder: Recorder, result: ExecResult | None, patch: str) -> Ended:

@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 
 import h11
 import httpx
 
 from gagar_mcore.engine.connections import Connections
 from gagar_mcore.engine.sidecar.strip import Stripper
+from gagar_mcore.waiting import unless
 
 CHUNK = 1 << 16
 MOST_BYTES = 1 << 28  # of a request; weights come as files
@@ -54,7 +55,7 @@ class Forwarder:
         try:
             with contextlib.suppress(ConnectionError, TimeoutError, h11.ProtocolError, httpx.TransportError):
                 while (request := await client.request()) is not None:
-                    if not await client.unless_hung_up(self._forward(client, *request)):
+                    if not await unless(client.hang_up(), self._forward(client, *request)):
                         break
         finally:
             writer.close()
@@ -100,18 +101,6 @@ class _Client:
                 return None
         return head, bytes(body)
 
-    async def unless_hung_up(self, answering: Coroutine[None, None, bool]) -> bool:
-        """The answer's result; False where the client hangs up first, which cancels it."""
-        answer = asyncio.ensure_future(answering)
-        hang_up = asyncio.create_task(self._hang_up())
-        try:
-            await asyncio.wait({answer, hang_up}, return_when=asyncio.FIRST_COMPLETED)
-            return answer.result() if answer.done() else False
-        finally:
-            for task in (answer, hang_up):
-                task.cancel()
-            await asyncio.gather(answer, hang_up, return_exceptions=True)
-
     async def respond(self, answer: httpx.Response, parts: AsyncIterator[bytes]) -> bool:
         """In chunks. Whether the connection can take another request."""
         headers = [(name, value) for name, value in answer.headers.raw if name.decode().lower() not in OF_THE_CONNECTION]
@@ -133,7 +122,7 @@ class _Client:
             self._http.receive_data(await asyncio.wait_for(self._reader.read(CHUNK), IDLE_S))
         return event
 
-    async def _hang_up(self) -> None:
+    async def hang_up(self) -> None:
         """Until the client closes its side; what it sends meanwhile is kept for its next request."""
         while data := await self._reader.read(CHUNK):
             self._http.receive_data(data)
