@@ -59,20 +59,29 @@ class Batch:
 
 
 def versions_per_token(trajectory: Trajectory) -> npt.NDArray[np.int32]:
+    generated = _generated(trajectory)
     versions = np.full(len(trajectory.token_ids), -1, np.int32)
     for span in trajectory.weight_spans:
-        versions[span.start : span.end] = span.version
-    versions[np.asarray(trajectory.loss_mask, np.uint8) == 0] = -1
+        np.copyto(versions[span.start : span.end], span.version, where=generated[span.start : span.end])
     return versions
 
 
 def errors_per_token(trajectory: Trajectory) -> npt.NDArray[np.uint8]:
     """The `error_mask` of one trajectory. Tokens of a turn that a deadline cut off, before its call was judged, have 0."""
     errors = np.zeros(len(trajectory.token_ids), np.uint8)
-    if not all(turn.ok for turn in trajectory.turns):
-        failed = np.repeat([not turn.ok for turn in trajectory.turns], [turn.generated_tokens for turn in trajectory.turns])
-        errors[np.flatnonzero(np.asarray(trajectory.loss_mask, np.uint8))[: len(failed)]] = failed
+    if all(turn.ok for turn in trajectory.turns):
+        return errors
+    positions, end = np.flatnonzero(_generated(trajectory)), 0
+    for turn in trajectory.turns:
+        start, end = end, end + turn.generated_tokens
+        if not turn.ok:
+            errors[positions[start:end]] = 1
     return errors
+
+
+def _generated(trajectory: Trajectory) -> npt.NDArray[np.bool_]:
+    """The loss mask, read where it lies."""
+    return np.asarray(trajectory.loss_mask, np.uint8).view(np.bool_)
 
 
 def token_columns(trajectory: Trajectory) -> dict[str, Column]:
@@ -88,8 +97,8 @@ def token_columns(trajectory: Trajectory) -> dict[str, Column]:
 
 def trained_segments(trajectory: Trajectory) -> list[tuple[int, int]]:
     """The segments that become sequences of a batch: those in which the policy generated anything."""
-    mask = np.asarray(trajectory.loss_mask, np.uint8)
-    return [(start, end) for start, end in trajectory.segments if mask[start:end].any()]
+    generated = _generated(trajectory)
+    return [(start, end) for start, end in trajectory.segments if generated[start:end].any()]
 
 
 def write_columns(batch: Batch, directory: Path) -> None:
