@@ -7,6 +7,7 @@ from gagar_sandbox.pool import LocalPool
 from gagar_sandbox.types import (
     ExecResult,
     Limits,
+    OnOutput,
     Outcome,
     Sandbox,
     SandboxLost,
@@ -20,6 +21,7 @@ __all__ = [
     "ExecResult",
     "Limits",
     "LocalPool",
+    "OnOutput",
     "Outcome",
     "Sandbox",
     "SandboxLost",

@@ -31,9 +31,19 @@ class Disk:
 
 def check_spec(spec: SandboxSpec) -> None:
     """Raises ValueError or FileNotFoundError where the spec names what cannot be mounted."""
-    if not spec.base.is_dir():
-        raise FileNotFoundError(f"base {spec.base} is no folder")
-    check_mounts({spec.workdir: spec.base, **spec.read_only})
+    base = base_of(spec)
+    if not base.is_dir():
+        raise FileNotFoundError(f"base {base} is no folder")
+    check_mounts({spec.workdir: base, **spec.read_only})
+
+
+def base_of(spec: SandboxSpec) -> Path:
+    """Raises ValueError where the spec asks for an image, or for no base of the host."""
+    if spec.image is not None:
+        raise ValueError(f"image {spec.image}: the local backend runs on the host's own system; leave image out")
+    if spec.base is None:
+        raise ValueError("base: the local backend has no image whose files could be the base; name a folder")
+    return spec.base
 
 
 def check_mounts(mounts: Mapping[str, Path]) -> None:
@@ -109,7 +119,7 @@ def _interpreter(inside: Path) -> Iterator[str]:
 def _writable(host: Host, spec: SandboxSpec, disk: Disk) -> Iterator[str]:
     for path, name in WRITABLE.items():
         yield from ("--bind", str(host.hold / name), path)
-    base = str(spec.base.resolve())
+    base = str(base_of(spec).resolve())
     if disk.overlay:
         yield from ("--overlay-src", base, "--overlay", str(host.hold / "upper"), str(host.hold / "work"), spec.workdir)
     else:

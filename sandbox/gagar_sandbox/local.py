@@ -12,7 +12,7 @@ from typing import cast, get_args
 from gagar_sandbox.bwrap import HOME, MIB
 from gagar_sandbox.cgroup import Leaf
 from gagar_sandbox.link import Link
-from gagar_sandbox.types import ExecResult, Limits, Outcome, SandboxLost
+from gagar_sandbox.types import ExecResult, Limits, OnOutput, Outcome, SandboxLost
 
 ANSWER_S = 60.0
 OVERHEAD_BYTES = 4096
@@ -38,10 +38,13 @@ class LocalSandbox:
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
         output_limit: int = 65536,
+        on_output: OnOutput | None = None,
     ) -> ExecResult:
         """See Sandbox.exec. A command that does not exist exits with 127. Of output beyond `output_limit` bytes, for stdout
         and stderr each, head and tail are kept around a line that says how much was cut.
         Raises ValueError where the command is empty or holds a NUL, OSError where stdin is longer than the largest file."""
+        if on_output is not None:
+            raise NotImplementedError("on_output: the local backend does not stream output")
         variables = [f"{name}={value}" for name, value in (ENVIRONMENT | dict(env or {})).items()]
         if not command or not command[0] or any("\0" in word for word in (*command, *variables)):
             raise ValueError(f"cannot run {list(command)!r}: a command needs a name, and no NUL in its words or environment")
@@ -67,6 +70,12 @@ class LocalSandbox:
         """See Sandbox.write. A relative path starts from the workdir; an existing file keeps its mode."""
         self._check_size(len(data), path)
         await self._file(path, b"write", os.fsencode(path), data, reply_bytes=0)
+
+    async def snapshot(self) -> None:
+        raise NotImplementedError("snapshot: the local backend keeps none")
+
+    async def reset(self) -> None:
+        raise NotImplementedError("reset: the local backend has none; acquire a fresh sandbox")
 
     async def close(self) -> None:
         """See Sandbox.close. Cancelled, it goes on by itself."""

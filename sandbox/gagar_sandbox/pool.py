@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 
-from gagar_sandbox.bwrap import check_spec
+from gagar_sandbox.bwrap import base_of, check_spec
 from gagar_sandbox.host import Host
 from gagar_sandbox.local import LocalSandbox
 from gagar_sandbox.mend import unavailable
@@ -71,7 +71,7 @@ class LocalPool:
 
     async def _start(self, spec: SandboxSpec) -> LocalSandbox:
         """Under an overlay where user, bwrap, kernel and the base's file system allow one; else with a copy of the base."""
-        status = spec.base.stat()
+        status = base_of(spec).stat()
         # An overlay cannot copy up what belongs to a user whom the sandbox does not know.
         overlay = status.st_uid == os.geteuid() and status.st_dev not in self._without_overlay
         try:

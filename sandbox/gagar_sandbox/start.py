@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from gagar_sandbox.bwrap import BASE, HOME, MIB, PYTHON, Disk, command
+from gagar_sandbox.bwrap import BASE, HOME, MIB, PYTHON, Disk, base_of, command
 from gagar_sandbox.cgroup import Cgroups, Leaf
 from gagar_sandbox.host import Host
 from gagar_sandbox.limits import put_first, set_rlimits
@@ -26,7 +26,7 @@ class Refused(SandboxLost):
 
 async def start(host: Host, spec: SandboxSpec, *, overlay: bool, on_close: Callable[[LocalSandbox], None]) -> LocalSandbox:
     """A sandbox ready for requests, its base under an overlay or copied. Raises Refused, SandboxLost, OSError."""
-    size = spec.limits.disk_mb * MIB + (0 if overlay else await asyncio.to_thread(_tree_bytes, spec.base))
+    size = spec.limits.disk_mb * MIB + (0 if overlay else await asyncio.to_thread(_tree_bytes, base_of(spec)))
     with _memory_file() as info, _memory_file(host.syscall_filter or b"") as program:
         filter_fd = program.fileno() if host.syscall_filter else None
         words = command(host, spec, Disk(size, overlay), info.fileno(), filter_fd)
