@@ -283,6 +283,27 @@ def tasks_check(
         raise typer.Exit(0 if asyncio.run(check(directory, run=not no_run)) else 1)
 
 
+@tasks_app.command("clean")
+def tasks_clean(directory: Annotated[Path, typer.Argument(help="A task, or a folder of tasks.")]) -> None:
+    """Take from the repositories of tasks what came after their base commit: commits, branches, tags, reflogs, stashes."""
+    from gagar_mcore.tasks.commands import clean
+
+    with one_line_errors():
+        print(asyncio.run(clean(directory)))
+
+
+@app.command()
+def verify(
+    task: Annotated[Path, typer.Argument(metavar="TASK", help="A task's directory.")],
+    patch: Annotated[Path, typer.Argument(metavar="PATCH", help="A file: the patch, or the task's artifact.")],
+) -> None:
+    """Run a task's tests on a patch in a sandbox: tests, reward, seconds, and why; exit code 1 where the reward is not 1."""
+    from gagar_mcore.tasks.commands import verify
+
+    with one_line_errors():
+        raise typer.Exit(0 if asyncio.run(verify(task, patch)) else 1)
+
+
 @config_app.command("show")
 def config_show(recipe: RecipeName, overrides: Overrides = None) -> None:
     """The complete recipe, defaults included."""

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+LEFT_OUT = "left out: "
+
 FileStatus = Literal["added", "deleted", "modified"]
 
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
@@ -55,7 +57,7 @@ class FilePatch:
 
 
 def parse_patch(text: str) -> list[FilePatch]:
-    """The files of a git diff, in its order. Raises PatchError where the text is none."""
+    """The files of a git diff, in its order; lines before it say what is not in it. Raises PatchError where the text is none."""
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -65,6 +67,8 @@ def parse_patch(text: str) -> list[FilePatch]:
         line = lines[at]
         if line.startswith("diff --git "):
             files.append(FilePatch(_path_of(line.removeprefix("diff --git "))))
+        elif not files and line.startswith(LEFT_OUT):
+            pass
         elif not files:
             raise PatchError("a patch begins with `diff --git`")
         elif match := _HUNK.match(line):

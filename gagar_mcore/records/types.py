@@ -38,13 +38,15 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Result of the task's own tests on the patch, in a fresh sandbox. `reward` is 1.0 exactly when every listed test passed."""
+    """Result of the task's own tests on the patch, in a fresh sandbox. `reward` is 1.0 exactly when every listed test passed, by
+    a report that can be believed. `suspicion`: why it was doubted."""
 
     reward: float
     tests: dict[str, TestStatus]
     output: str  # last characters of what the test run printed
     seconds: float
     infrastructure_error: str | None = None  # set: the trajectory is invalid, never failed
+    suspicion: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gagar_mcore.rollout.concurrency import gather_all
+from gagar_mcore.tasks.history import count_history
 from gagar_mcore.tasks.load import load_task, missing_parts, task_directories
+from gagar_mcore.tasks.solution import NoSolution, solution_patch
 from gagar_mcore.tasks.task import Task, TaskError
 from gagar_mcore.verify.verifier import SuiteRun, Verifier
 
@@ -13,13 +15,14 @@ from gagar_mcore.verify.verifier import SuiteRun, Verifier
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """`problem` is None for a usable task. `missing`: parts without which it cannot be run here; they make a task unusable
-    where it was to be run, not where it was only read."""
+    where it was to be run, not where it was only read. `warnings`: what its files say and is not heeded here."""
 
     directory: Path
     task_id: str
     problem: str | None
     missing: tuple[str, ...] = ()
     ran: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def usable(self) -> bool:
@@ -33,6 +36,10 @@ class CheckResult:
             return f"{name}: valid; cannot be run here, missing: {'; '.join(self.missing)}"
         return f"{name}: ok, fails with the bug and passes with the solution" if self.ran else f"{name}: valid"
 
+    def lines(self) -> list[str]:
+        """What to print of it, one line a warning."""
+        return [str(self), *(f"  warning: {warning}" for warning in self.warnings)]
+
 
 async def check_task(directory: Path, verifier: Verifier | None) -> CheckResult:
     """Without a verifier the task is read and validated only. Raises SandboxLost, SandboxUnavailable."""
@@ -42,10 +49,12 @@ async def check_task(directory: Path, verifier: Verifier | None) -> CheckResult:
         return CheckResult(directory, "", str(error))
     missing = tuple(missing_parts(task))
     if verifier is None:
-        return CheckResult(directory, task.id, None, missing)
+        return CheckResult(directory, task.id, None, missing, warnings=task.warnings)
     if missing:
-        return CheckResult(directory, task.id, f"cannot be run, missing: {'; '.join(missing)}", missing)
-    return CheckResult(directory, task.id, await run_problem(task, verifier), ran=True)
+        lacking = f"cannot be run, missing: {'; '.join(missing)}"
+        return CheckResult(directory, task.id, lacking, missing, warnings=task.warnings)
+    problem = await _history_problem(task, verifier) or await run_problem(task, verifier)
+    return CheckResult(directory, task.id, problem, ran=True, warnings=task.warnings)
 
 
 async def check_tasks(path: Path, verifier: Verifier | None) -> list[CheckResult]:
@@ -63,18 +72,34 @@ async def run_problem(task: Task, verifier: Verifier) -> str | None:
     untouched = await verifier.run_tests(task, "")
     if problem := _mismatch(untouched, "the untouched repository", task.fail_to_pass, task.pass_to_pass):
         return problem
-    patch = (task.directory / "solution" / "fix.patch").read_text(errors="surrogateescape")
-    solved = await verifier.run_tests(task, patch)
-    return _mismatch(solved, "the solution", (), task.fail_to_pass + task.pass_to_pass)
+    if not task.listed and (untouched.report.reward or 0) >= 1:
+        return "on the untouched repository: the reward file says 1"
+    try:
+        solved = await verifier.run_tests(task, await solution_patch(task, verifier))
+    except NoSolution as error:
+        return f"on the solution: {error}"
+    if not task.listed and (solved.report.reward or 0) < 1 and solved.problem is None:
+        return f"on the solution: the reward file says {solved.report.reward}"
+    return _mismatch(solved, "the solution", (), task.listed)
+
+
+async def _history_problem(task: Task, verifier: Verifier) -> str | None:
+    if not (task.repository / ".git").exists():
+        return None
+    try:
+        problem = (await count_history(task, verifier.pool)).problem()
+    except TaskError as error:
+        return str(error)
+    return problem and f"environment/app {problem}; gagar tasks clean {task.directory} mends it"
 
 
 def _mismatch(run: SuiteRun, where: str, failing: Sequence[str], passing: Sequence[str]) -> str | None:
-    if trouble := run.fault or run.problem:
+    if trouble := run.fault or run.problem or ", ".join(run.suspicion.reasons):
         return f"on {where}: {' '.join(trouble.split())}"
     for name in failing:
-        if run.tests.get(name) == "passed":
+        if run.report.tests.get(name) == "passed":
             return f"on {where}: {name} is in f2p_node_ids and passes"
     for name in passing:
-        if (status := run.tests.get(name, "missing")) != "passed":
+        if (status := run.report.tests.get(name, "missing")) != "passed":
             return f"on {where}: {name} should pass and is {status}"
     return None

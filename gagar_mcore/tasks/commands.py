@@ -1,12 +1,20 @@
-"""`gagar tasks make` and `gagar tasks check`."""
+"""`gagar tasks make`, `check` and `clean`, and `gagar verify`."""
 
 from pathlib import Path
 
+from gagar_mcore.records.types import Verification
 from gagar_mcore.tasks.check import check_tasks, closing_line
-from gagar_mcore.tasks.make import VERIFIER_TIMEOUT_S, make_tasks
-from gagar_mcore.tasks.task import TaskError
+from gagar_mcore.tasks.history import clean_history
+from gagar_mcore.tasks.load import load_task, load_tasks, missing_parts
+from gagar_mcore.tasks.make import make_tasks
+from gagar_mcore.tasks.task import Task, TaskError
+from gagar_mcore.tracking.text import visible
 from gagar_mcore.verify.verifier import Verifier
 from gagar_sandbox import Limits, LocalPool
+
+MOST = Limits(memory_mb=8192, processes=512, file_size_mb=256, disk_mb=1024)  # that a task's own tests get here
+MOST_S = 3600.0
+MOST_SHOWN = 20
 
 
 async def make(seed: int, count: int, directory: Path) -> str:
@@ -25,8 +33,53 @@ async def check(directory: Path, run: bool) -> bool:
     """Print one line a task and a closing count; True where all are usable. Raises TaskError, SandboxLost, SandboxUnavailable."""
     pool = LocalPool()
     try:
-        results = await check_tasks(directory, Verifier(pool, Limits(), VERIFIER_TIMEOUT_S) if run else None)
+        results = await check_tasks(directory, Verifier(pool, MOST, MOST_S) if run else None)
     finally:
         await pool.close()
-    print(*results, closing_line(results), sep="\n")
+    print(*(line for result in results for line in result.lines()), closing_line(results), sep="\n")
     return all(result.usable for result in results)
+
+
+async def clean(directory: Path) -> str:
+    """Leave of the history of each task's repository what the policy may see; what to say of it. Raises TaskError, SandboxLost,
+    SandboxUnavailable."""
+    tasks = [task for task in load_tasks(directory, runnable=False) if (task.repository / ".git").is_dir()]
+    pool = LocalPool()
+    try:
+        cleaned = [(task, await clean_history(task, pool)) for task in tasks]
+    finally:
+        await pool.close()
+    lines = [f"{task.id}: {history.objects} objects, all reached from {history.base}" for task, history in cleaned]
+    return "\n".join([*lines, f"{len(cleaned)} repositories cleaned"])
+
+
+async def verify(directory: Path, patch: Path) -> bool:
+    """Run a task's tests on a patch and print what they say; True for reward 1. Raises TaskError, OSError, SandboxUnavailable."""
+    task = load_task(directory)
+    if not (task.tests / "test.sh").is_file() or not task.repository.is_dir() or task.unsupported:
+        raise TaskError(f"{directory}: cannot be run, missing: {'; '.join(missing_parts(task))}")
+    text = patch.read_bytes().decode(errors="surrogateescape")
+    pool = LocalPool()
+    try:
+        verification = await Verifier(pool, MOST, MOST_S).verify(task, text)
+    finally:
+        await pool.close()
+    print("\n".join(describe(task, verification)))
+    return verification.reward == 1.0
+
+
+def describe(task: Task, verification: Verification) -> list[str]:
+    """The tests by their status, the reward, the seconds, and why."""
+    lines = []
+    for kind, names in (("fail to pass", task.fail_to_pass), ("pass to pass", task.pass_to_pass)):
+        passed = sum(verification.tests[name] == "passed" for name in names)
+        lines.append(f"{kind}: {passed} of {len(names)} passed")
+    failing = [(name, status) for name, status in verification.tests.items() if status != "passed"]
+    lines += [f"  {status}: {visible(name)}" for name, status in failing[:MOST_SHOWN]]
+    lines += [f"  and {len(failing) - MOST_SHOWN} more"] if len(failing) > MOST_SHOWN else []
+    lines += [f"suspicious: {visible(reason)}" for reason in verification.suspicion]
+    if verification.infrastructure_error is not None:
+        lines.append(f"not the patch's fault: {visible(verification.infrastructure_error)}")
+    if verification.reward < 1:
+        lines += ["what the tests printed last:", *(f"  {line}" for line in visible(verification.output).splitlines())]
+    return [*lines, f"reward {verification.reward:g} in {verification.seconds:.1f} s"]

@@ -3,98 +3,82 @@
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
-from gagar_mcore.tasks.task import Task, TaskError
+from gagar_mcore.tasks.harbor import Artifact, Environment, Networked, TaskToml, TestConfig, unknown_fields
+from gagar_mcore.tasks.task import Collect, Grading, Task, TaskError
+
+HISTORY = "environment/history.json"  # what was left of a repository's history, see tasks/history.py
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_NodeId = Annotated[str, Field(min_length=1, max_length=10_000)]
-_Seconds = Annotated[float, Field(gt=0)]
-
-
-class _Part(BaseModel):
-    """Fields that are not used here are allowed: the layout has many more."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class _Named(_Part):
-    name: Annotated[str, Field(min_length=1)]
-
-
-class _Metadata(_Part):
-    model_config = ConfigDict(extra="allow")
-    task_id: str | None = None
-    language: str = "python"
-
-
-class _Timed(_Part):
-    timeout_sec: _Seconds
-
-
-class _Environment(_Part):
-    memory_mb: Annotated[int, Field(gt=0)] = 8192
-
-
-class _TaskToml(_Part):
-    schema_version: Annotated[str, Field(pattern=r"^1\.\d+$")]
-    task: _Named
-    metadata: _Metadata = _Metadata()
-    verifier: _Timed = _Timed(timeout_sec=1800.0)
-    agent: _Timed = _Timed(timeout_sec=5400.0)
-    environment: _Environment = _Environment()
-
-
-class _TestConfig(_Part):
-    f2p_node_ids: Annotated[list[_NodeId], Field(min_length=1)]
-    p2p_node_ids: list[_NodeId]
-
+_NODE_IDS = {"ctrf": "name", "junit": "classname.name", "log": "name"}
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def load_task(directory: Path) -> Task:
-    """Read `task.toml`, `instruction.md` and `tests/config.json`. What it takes to run the task besides these may be
-    missing: see `missing_parts`. Raises TaskError."""
-    toml = _read(directory / "task.toml", tomllib.loads, _TaskToml)
-    config = _read(directory / "tests" / "config.json", json.loads, _TestConfig)
+    """Read `task.toml`, `instruction.md` and `tests/config.json`; without the last, the reward file decides. What it takes to
+    run the task besides these may be missing: see `missing_parts`. Raises TaskError."""
+    toml = _read(directory / "task.toml", tomllib.loads, TaskToml)
+    config = _read_tests(directory / "tests" / "config.json")
     instruction = _text(directory / "instruction.md").strip()
     if not instruction:
         raise TaskError(f"{directory / 'instruction.md'}: empty; write what the agent is to do")
-    if doubled := _doubled(config.f2p_node_ids + config.p2p_node_ids):
-        raise TaskError(f"{directory / 'tests/config.json'}: {doubled!r} is listed twice; list each test once")
+    where_tests_run = toml.verifier.environment or toml.environment
+    artifacts = [artifact.source if isinstance(artifact, Artifact) else artifact for artifact in toml.artifacts]
     return Task(
         id=_task_id(toml, directory),
         directory=directory,
         instruction=instruction,
         repository=directory / "environment" / "app",
         tests=directory / "tests",
-        fail_to_pass=tuple(config.f2p_node_ids),
-        pass_to_pass=tuple(config.p2p_node_ids),
+        fail_to_pass=tuple(config.f2p_node_ids) if config else (),
+        pass_to_pass=tuple(config.p2p_node_ids) if config else (),
+        workdir=toml.environment.workdir or "/app",
         language=toml.metadata.language,
         agent_timeout_s=toml.agent.timeout_sec,
         verifier_timeout_s=toml.verifier.timeout_sec,
-        memory_mb=toml.environment.memory_mb,
+        memory_mb=where_tests_run.memory_mb or 8192,
         metadata=toml.metadata.model_dump(),
+        disk_mb=where_tests_run.storage_mb or 10240,
+        image=toml.environment.docker_image,
+        base_commit=config.base_commit if config else None,
+        artifact=artifacts[0] if len(artifacts) == 1 else None,
+        collect=tuple(Collect(collect.command, collect.timeout_sec) for collect in toml.verifier.collect),
+        grading=_grading(config),
+        inventory=config.inventory if config else {},
+        environment=toml.environment.env,
+        verifier_environment=toml.verifier.env,
+        warnings=tuple(_warnings(toml, config)),
+        unsupported=tuple(_unsupported(toml, artifacts)),
     )
 
 
 def missing_parts(task: Task) -> list[str]:
     """What the task lacks to be run here, each with its mend; empty for a complete task."""
-    missing = []
+    missing = list(task.unsupported)
     if not task.repository.is_dir():
-        missing.append("environment/app (put the repository there)")
-    elif any(path.name == ".git" for path in task.repository.rglob(".git")):
-        missing.append("environment/app without .git (remove it: history can reveal the solution)")
+        image = f"; its image {task.image} has it, and sandboxes here start from no image" if task.image else ""
+        missing.append(f"environment/app (put the repository there{image})")
+    elif (task.repository / ".git").exists() and not (task.directory / HISTORY).is_file():
+        missing.append("environment/app without later history (gagar tasks clean: it can reveal the solution)")
+    elif any(path.parent != task.repository for path in task.repository.rglob(".git")):
+        missing.append("environment/app without inner repositories (remove their .git: history can reveal the solution)")
     if not (task.tests / "test.sh").is_file():
-        missing.append("tests/test.sh (it runs the tests and writes /logs/verifier/report.json)")
-    if not (task.directory / "solution" / "fix.patch").is_file():
-        missing.append("solution/fix.patch (a patch that passes the tests)")
+        missing.append(f"tests/test.sh (it runs the tests and writes {', '.join(task.grading.reports) or 'its report'})")
+    if not solution_files(task):
+        missing.append("solution/fix.patch (a patch that passes the tests, or solve.sh, which makes the changes)")
     return missing
+
+
+def solution_files(task: Task) -> list[Path]:
+    """The patch that solves it, or the script; the first is to be used."""
+    folder = task.directory / "solution"
+    return [*sorted(folder.glob("*.patch")), *sorted(folder.glob("solve.sh"))]
 
 
 def task_directories(path: Path) -> list[Path]:
@@ -121,11 +105,75 @@ def load_tasks(path: Path, runnable: bool = True) -> list[Task]:
     return tasks
 
 
-def _task_id(toml: _TaskToml, directory: Path) -> str:
+def _task_id(toml: TaskToml, directory: Path) -> str:
     name = toml.metadata.task_id or toml.task.name.rpartition("/")[2]
     if not _ID.fullmatch(name):
         raise TaskError(f"{directory / 'task.toml'}: metadata.task_id: {name!r} must be letters, digits, '.', '_' and '-'")
     return name
+
+
+def _grading(config: TestConfig | None) -> Grading:
+    if config is None:
+        return Grading("reward", ())
+    if config.grade is None:
+        return Grading()
+    grade = config.grade
+    return Grading(grade.format, tuple(grade.reports), grade.node_id or _NODE_IDS[grade.format], grade.parser)
+
+
+def _warnings(toml: TaskToml, config: TestConfig | None) -> Iterator[str]:
+    for name in unknown_fields(toml):
+        yield f"task.toml: {name}: unknown, not heeded"
+    if config is None:
+        yield "tests/config.json: none, so the reward file alone decides"
+    else:
+        for name in unknown_fields(config):
+            yield f"tests/config.json: {name}: unknown, not heeded"
+    parts: dict[str, Networked | None] = {
+        "agent": toml.agent,
+        "verifier": toml.verifier,
+        "environment": toml.environment,
+        "verifier.environment": toml.verifier.environment,
+    }
+    for name, part in parts.items():
+        if part and part.network_mode in ("public", "allowlist"):
+            yield f"task.toml: {name}.network_mode: {part.network_mode}, and sandboxes here have no network"
+    if toml.environment.allow_internet:
+        yield "task.toml: environment.allow_internet: sandboxes here have no network"
+    for name, value in {**toml.environment.env, **toml.verifier.env}.items():
+        if "${" in value:
+            yield f"task.toml: env.{name}: names a variable of the host, which is not given to sandboxes"
+
+
+def _unsupported(toml: TaskToml, artifacts: list[str]) -> Iterator[str]:
+    both: dict[str, Environment | None] = {"environment": toml.environment, "verifier.environment": toml.verifier.environment}
+    for name, part in both.items():
+        if part and part.os == "windows":
+            yield f"{name}.os of linux (windows does not run here)"
+        if part and (part.gpus or part.tpu):
+            yield f"{name}.gpus of 0 (sandboxes have no accelerator)"
+        if part and part.mcp_servers:
+            yield f"{name}.mcp_servers that is empty (no server is started for a session)"
+    services = {c.service for c in toml.verifier.collect} | {a.service for a in toml.artifacts if isinstance(a, Artifact)}
+    if services - {"main", None}:
+        yield "one service (services beside main are not started)"
+    if toml.steps:
+        yield "one step (tasks of several steps are not run)"
+    if len(artifacts) > 1:
+        yield f"artifacts of one file ({len(artifacts)} are named; one is carried to the tests)"
+
+
+def _read_tests(path: Path) -> TestConfig | None:
+    if not path.exists():
+        return None
+    config = _read(path, json.loads, TestConfig)
+    if doubled := _doubled(config.f2p_node_ids + config.p2p_node_ids):
+        raise TaskError(f"{path}: {doubled!r} is listed twice; list each test once")
+    if config.grade and config.grade.format == "log" and not config.grade.parser:
+        raise TaskError(f"{path}: grade.parser: missing; name the parser of SWE-bench that reads what test.sh prints")
+    if config.grade and config.grade.format != "log" and not config.grade.reports:
+        raise TaskError(f"{path}: grade.reports: empty; name the files that test.sh writes")
+    return config
 
 
 def _text(path: Path) -> str:

@@ -89,6 +89,7 @@ def _write_tests(task: GeneratedTask, tests: Path) -> None:
     config = {
         "f2p_node_ids": [c.id for c in task.cases if c.fails],
         "p2p_node_ids": [c.id for c in task.cases if not c.fails],
+        "inventory": {c.id: 0.0 for c in task.cases},
         "grade": {"format": "ctrf", "node_id": "name", "tool_label": "run_tests", "reports": ["/logs/verifier/report.json"]},
     }
     (tests / "cases.py").write_text(f"CASES = [\n{cases}]\n")

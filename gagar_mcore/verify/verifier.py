@@ -1,61 +1,89 @@
 """A patch against its task's own tests, in a fresh sandbox."""
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from gagar_mcore.records.types import TestStatus, Verification
+from gagar_mcore.records.types import Verification
 from gagar_mcore.tasks.task import Task
-from gagar_mcore.verify.patch import GIT_ENVIRONMENT, NO_PATCH
-from gagar_mcore.verify.report import MAX_REPORT_BYTES, REPORT, ReportError, parse_report
-from gagar_sandbox.types import ExecResult, Limits, Sandbox, SandboxLost, SandboxPool, SandboxSpec
+from gagar_mcore.verify.integrity import Suspicion, suspect
+from gagar_mcore.verify.patch import BASE, GIT_ENVIRONMENT, NO_PATCH, difference, split_note
+from gagar_mcore.verify.reading import read_report
+from gagar_mcore.verify.report import Report, ReportError, worse
+from gagar_mcore.verify.restore import COPY, GUARD, INSIDE, NoRestore, copy_of_base, restore
+from gagar_sandbox.types import ExecResult, Limits, Sandbox, SandboxLost, SandboxPool
 
 TESTS = "/tests"
+REPORTS = "/logs/verifier"
 OUTPUT_CHARACTERS = 4000
+LOG_BYTES = 4 << 20
+SHUFFLE = "GAGAR_SHUFFLE"  # in the environment of a run that is repeated: the seed of another order
 
-_RUN = 'mkdir -p "${1%/*}"; if [ -x "$2" ]; then exec "$2"; else exec bash "$2"; fi'
+_RUN = 'mkdir -p "$1"; if [ -x "$2" ]; then exec "$2"; else exec bash "$2"; fi'
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteRun:
-    """One run of a task's tests. `tests` holds what the report says of any test. `problem`: why there is no usable report.
-    `patch_refused`: the patch did not apply, so nothing ran. `fault`: what this machine lacks to run anything."""
+    """One run of a task's tests. `problem`: why there is no usable report. `patch_refused`: the patch did not apply, so nothing
+    ran. `fault`: what this machine lacks to run anything. `notes`: what was restored and left out before."""
 
-    tests: dict[str, TestStatus] = field(default_factory=dict)
+    report: Report = field(default_factory=Report)
     output: str = ""
     problem: str | None = None
     patch_refused: bool = False
     fault: str | None = None
+    notes: tuple[str, ...] = ()
+    suspicion: Suspicion = field(default_factory=Suspicion)
 
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """`timeout_s` bounds one run of the tests, as does the task's own limit."""
+    """`timeout_s` bounds one run of the tests, as does the task's own limit; `limits` bound the task's resources."""
 
     pool: SandboxPool
     limits: Limits
     timeout_s: float
 
     async def verify(self, task: Task, patch: str) -> Verification:
-        """Reward 1.0 exactly when every test that the task lists is reported as passed.
+        """Reward 1.0 exactly when every test that the task lists is reported as passed, by a report that can be believed; of a
+        task that lists none, when its reward file says 1.
 
         A patch that is empty or does not apply fails without a run. A run without a usable report (timeout, killed, broken or
         missing report, sandbox lost twice) is blamed on the patch unless the untouched repository fails to give one too: only
-        then is it an infrastructure error, which no patch can bring about. Raises SandboxUnavailable."""
+        then is it an infrastructure error, which no patch can bring about. A report that is doubted is held against that of a
+        second run in another order, and the worse counts; one that contradicts what was seen earns nothing.
+        Raises SandboxUnavailable."""
         started = time.monotonic()
+        note, patch = split_note(patch)
         run = await self._judge(task, patch)
+        if run.suspicion.doubts and run.problem is None:
+            run = _both(run, await self._run_persistently(task, patch, shuffle=1))
         fault = run.fault or (await self._fault(task) if run.problem and not run.patch_refused else None)
-        tests = {name: run.tests.get(name, "missing") for name in (*task.fail_to_pass, *task.pass_to_pass)}
-        passed = fault is None and run.problem is None and all(status == "passed" for status in tests.values())
-        output = "\n".join(filter(None, (run.output, run.problem)))[-OUTPUT_CHARACTERS:]
-        return Verification(float(passed), tests, output, time.monotonic() - started, fault)
+        tests = {name: run.report.tests.get(name, "missing") for name in task.listed}
+        passed = fault is None and run.problem is None and not run.suspicion.proofs and _passes(task, run.report)
+        said = [note, *run.notes, run.output, *(f"suspicious: {reason}" for reason in run.suspicion.reasons), run.problem]
+        output = "\n".join(filter(None, said))[-OUTPUT_CHARACTERS:]
+        seconds = time.monotonic() - started
+        return Verification(float(passed), tests, output, seconds, fault, list(run.suspicion.reasons))
 
-    async def run_tests(self, task: Task, patch: str) -> SuiteRun:
+    async def run_tests(self, task: Task, patch: str, shuffle: int | None = None) -> SuiteRun:
         """One run in a fresh sandbox, on the untouched repository where `patch` is "". Raises SandboxLost, SandboxUnavailable."""
-        spec = SandboxSpec(task.repository, task.workdir, {TESTS: task.tests}, self.limits)
-        sandbox = await self.pool.acquire(spec)
+        if task.artifact is not None and patch:
+            refused, patch = await self._restored(task, patch)
+            if refused is not None:
+                return refused
+        sandbox = await self.pool.acquire(task.sandbox(self.limits, {TESTS: task.tests, **self._mounts(task)}))
         try:
-            refused = await self._apply(sandbox, patch) if patch else None
-            return refused or await self._test(sandbox, task)
+            notes: tuple[str, ...] = ()
+            if task.artifact is not None:
+                await sandbox.write(task.artifact, patch.encode(errors="surrogateescape"))
+            elif patch:
+                placed = await self._apply(sandbox, task, patch)
+                if isinstance(placed, SuiteRun):
+                    return placed
+                notes = placed
+            return replace(await self._test(sandbox, task, shuffle), notes=notes)
         finally:
             await sandbox.close()
 
@@ -66,14 +94,14 @@ class Verifier:
             return SuiteRun(problem=patch.strip(), patch_refused=True)
         return await self._run_persistently(task, patch)
 
-    async def _run_persistently(self, task: Task, patch: str) -> SuiteRun:
+    async def _run_persistently(self, task: Task, patch: str, shuffle: int | None = None) -> SuiteRun:
         """A lost sandbox is tried once more."""
         try:
-            return await self.run_tests(task, patch)
+            return await self.run_tests(task, patch, shuffle)
         except SandboxLost:
             pass
         try:
-            return await self.run_tests(task, patch)
+            return await self.run_tests(task, patch, shuffle)
         except SandboxLost as error:
             return SuiteRun(problem=f"sandbox lost: {error}")
 
@@ -82,8 +110,37 @@ class Verifier:
         control = await self._run_persistently(task, "")
         return control.problem and f"the tests do not run on the untouched repository either: {control.problem}"
 
-    async def _apply(self, sandbox: Sandbox, patch: str) -> SuiteRun | None:
-        """None where the patch is in place."""
+    def _mounts(self, task: Task) -> Mapping[str, Path]:
+        return {GUARD: INSIDE, **({BASE: task.repository} if task.repository.is_dir() else {})}
+
+    async def _restored(self, task: Task, patch: str) -> tuple[SuiteRun | None, str]:
+        """An artifact that is a patch, made anew from the tree that it leads to once tests and settings are the task's again."""
+        if not patch.startswith("diff --git "):
+            return None, patch
+        sandbox = await self.pool.acquire(task.sandbox(self.limits, self._mounts(task)))
+        try:
+            placed = await self._apply(sandbox, task, patch)
+            if isinstance(placed, SuiteRun):
+                return placed, ""
+            base = BASE if task.repository.is_dir() else COPY
+            return None, await difference(sandbox, base, task.workdir, self.timeout_s)
+        finally:
+            await sandbox.close()
+
+    async def _apply(self, sandbox: Sandbox, task: Task, patch: str) -> SuiteRun | tuple[str, ...]:
+        """What was restored once the patch was in place, or why that failed."""
+        here = task.repository.is_dir()
+        try:
+            if not here:
+                await copy_of_base(sandbox, task.workdir, self.timeout_s)
+            if (refused := await self._patch(sandbox, patch)) is not None:
+                return refused
+            return await restore(sandbox, BASE if here else COPY, task, self.timeout_s)
+        except NoRestore as error:
+            return SuiteRun(problem=str(error))
+
+    async def _patch(self, sandbox: Sandbox, patch: str) -> SuiteRun | None:
+        """None where it applies."""
         data = patch.encode(errors="surrogateescape")
         command = ["git", "apply", "--whitespace=nowarn", "-"]
         result = await sandbox.exec(command, timeout_s=self.timeout_s, stdin=data, env=GIT_ENVIRONMENT)
@@ -91,21 +148,47 @@ class Verifier:
             return SuiteRun(fault="git does not start in the sandbox; install it", patch_refused=True)
         if result.outcome == "exited" and result.exit_code == 0:
             return None
-        return SuiteRun(problem=f"the patch does not apply: {_ending(result)}\n{_text(result)}", patch_refused=True)
+        return SuiteRun(problem=f"the patch does not apply: {ending(result)}\n{_text(result)}", patch_refused=True)
 
-    async def _test(self, sandbox: Sandbox, task: Task) -> SuiteRun:
-        command = ["sh", "-c", _RUN, "sh", REPORT, f"{TESTS}/test.sh"]
-        result = await sandbox.exec(command, timeout_s=min(self.timeout_s, task.verifier_timeout_s))
+    async def _test(self, sandbox: Sandbox, task: Task, shuffle: int | None) -> SuiteRun:
+        command = ["sh", "-c", _RUN, "sh", REPORTS, f"{TESTS}/test.sh"]
+        variables = {**task.environment, **task.verifier_environment}
+        if shuffle is not None:
+            variables[SHUFFLE] = str(shuffle)
+        timeout_s = min(self.timeout_s, task.verifier_timeout_s)
+        result = await sandbox.exec(command, timeout_s=timeout_s, env=variables, output_limit=LOG_BYTES)
         output = _text(result)
         if result.outcome != "exited" or result.exit_code >= 128:
-            return SuiteRun(output=output, problem=f"the tests were cut short: {_ending(result)}")
+            return SuiteRun(output=output, problem=f"the tests were cut short: {ending(result)}")
         try:
-            return SuiteRun(parse_report(await sandbox.read(REPORT, MAX_REPORT_BYTES)), output)
-        except (OSError, ReportError) as error:
-            return SuiteRun(output=output, problem=f"no usable report ({_ending(result)}): {error}")
+            report = await read_report(sandbox, task, (result.stdout + result.stderr).decode(errors="replace"))
+        except ReportError as error:
+            return SuiteRun(output=output, problem=f"no usable report ({ending(result)}): {error}")
+        suspicion = suspect(report, task.inventory, task.listed, result.exit_code, result.seconds)
+        return SuiteRun(report, output, suspicion=suspicion)
 
 
-def _ending(result: ExecResult) -> str:
+def _passes(task: Task, report: Report) -> bool:
+    if not task.listed:
+        return report.reward is not None and report.reward >= 1
+    return all(report.tests.get(name) == "passed" for name in task.listed)
+
+
+def _both(first: SuiteRun, second: SuiteRun) -> SuiteRun:
+    """Of each test the worse status; one that a run does not report is missing."""
+    if second.problem is not None:
+        return replace(first, problem=f"doubted, and run again: {second.problem}", fault=second.fault)
+    one, other = first.report, second.report
+    tests = {name: worse(status, other.tests[name]) for name, status in one.tests.items() if name in other.tests}
+    rewards = [reward for reward in (one.reward, other.reward) if reward is not None]
+    changed = [name for name in one.tests if one.tests[name] != other.tests.get(name, "missing")]
+    doubts = first.suspicion.doubts + ((f"{len(changed)} tests came out differently in another order",) if changed else ())
+    proofs = tuple(dict.fromkeys(first.suspicion.proofs + second.suspicion.proofs))
+    report = replace(one, tests=tests, reward=min(rewards) if rewards else None)
+    return replace(first, report=report, suspicion=Suspicion(proofs, doubts))
+
+
+def ending(result: ExecResult) -> str:
     return f"exit code {result.exit_code}" if result.outcome == "exited" else result.outcome.replace("_", " ")
 
 

@@ -77,12 +77,24 @@ def edit_config(**changes: object) -> Callable[[Path], None]:
         (edit_toml("memory_mb = 512", 'memory_mb = "many"'), "task.toml: environment.memory_mb"),
         (lambda d: (d / "instruction.md").unlink(), "instruction.md: missing"),
         (lambda d: (d / "instruction.md").write_text(" \n"), "instruction.md: empty"),
-        (lambda d: (d / "tests/config.json").unlink(), "config.json: missing"),
         (lambda d: (d / "tests/config.json").write_text("{"), "config.json: does not parse"),
         (lambda d: (d / "tests/config.json").write_text("[]"), "config.json: file: "),
         (edit_config(f2p_node_ids=[]), "config.json: f2p_node_ids: "),
         (edit_config(p2p_node_ids=[1]), r"config.json: p2p_node_ids.0: .*got '1'"),
         (edit_config(p2p_node_ids=["a", "a"]), "config.json: 'a' is listed twice"),
+        (edit_toml("memory_mb = 512", "memory_mb = 512.5"), "task.toml: environment.memory_mb: .*got '512.5'"),
+        (edit_toml("cpus = 1", "cpus = true"), "task.toml: environment.cpus: .*got 'True'"),
+        (edit_toml('os = "linux"', 'os = "plan9"'), "task.toml: environment.os: .*got 'plan9'"),
+        (edit_toml('network_mode = "no-network"', 'network_mode = "wifi"'), "task.toml: verifier.network_mode: .*got 'wifi'"),
+        (edit_toml('environment_mode = "separate"', "environment_mode = 1"), "task.toml: verifier.environment_mode"),
+        (edit_toml("[agent]", "[agent]\nallowed_hosts = ['a']"), "task.toml: agent: .*needs network_mode"),
+        (edit_toml("[agent]", "[[verifier.collect]]\ntimeout_sec = 3.0\n[agent]"), "verifier.collect.0.command: field required"),
+        (edit_toml("[task]", "artifacts = ['../x']\n[task]"), "task.toml: artifacts.0"),
+        (edit_toml("keywords = []", "keywords = [1]"), "task.toml: task.keywords.0: .*got '1'"),
+        (edit_config(grade={"format": "tap", "reports": []}), "config.json: grade.format: .*got 'tap'"),
+        (edit_config(grade={"format": "junit", "reports": []}), "config.json: grade.reports: empty"),
+        (edit_config(grade={"format": "log", "reports": []}), "config.json: grade.parser: missing"),
+        (edit_config(base_commit="main"), "config.json: base_commit: .*got 'main'"),
     ],
 )
 def test_a_task_that_cannot_be_used_is_refused_in_one_line(
@@ -94,19 +106,62 @@ def test_a_task_that_cannot_be_used_is_refused_in_one_line(
     assert "\n" not in str(caught.value) and str(directory) in str(caught.value)
 
 
-@pytest.mark.parametrize("part", ["environment/app", "tests/test.sh", "solution/fix.patch"])
+def test_what_the_layout_does_not_have_or_is_not_given_here_is_warned_of(directory: Path) -> None:
+    edit_toml("gpus = 0", "gpus = 0\ncolour = 'red'")(directory)
+    edit_toml('network_mode = "no-network"', 'network_mode = "public"')(directory)
+    edit_toml("[agent]", "[verifier.env]\nKEY = '${KEY}'\n[agent]")(directory)
+    edit_config(strange=1)(directory)
+    assert [warning.rpartition(": ")[0] for warning in load_task(directory).warnings] == [
+        "task.toml: environment.colour",
+        "tests/config.json: strange",
+        "task.toml: agent.network_mode",
+        "task.toml: verifier.network_mode",
+        "task.toml: env.KEY",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [
+        ('os = "linux"', 'os = "windows"', "environment.os"),
+        ("gpus = 0", "gpus = 1", "environment.gpus"),
+        ("gpus = 0", "mcp_servers = [{name = 'a', url = 'http://a'}]", "environment.mcp_servers"),
+        ("[task]", "artifacts = ['/logs/a', {source = '/logs/b'}]\n[task]", "artifacts"),
+        ("[task]", "steps = [{name = 'a'}]\n[task]", "one"),
+        ("[agent]", "[[verifier.collect]]\ncommand = 'dump'\nservice = 'db'\n[agent]", "one"),
+    ],
+)
+def test_what_cannot_be_given_here_keeps_a_task_from_running(directory: Path, old: str, new: str, part: str) -> None:
+    edit_toml(old, new)(directory)
+    assert [line.split(" ")[0] for line in missing_parts(load_task(directory))] == [part]
+
+
+def test_a_task_without_listed_tests_is_judged_by_its_reward_file(directory: Path) -> None:
+    (directory / "tests/config.json").unlink()
+    task = load_task(directory)
+    assert (task.listed, task.grading.format) == ((), "reward") and "the reward file alone decides" in task.warnings[0]
+
+
+@pytest.mark.parametrize("part", ["environment/app", "tests/test.sh", "solution"])
 def test_a_missing_part_is_named_and_refused_where_the_task_is_to_run(directory: Path, part: str) -> None:
     path = directory / part
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert [line.split(" ")[0] for line in missing_parts(load_task(directory))] == [part]
+    [missing] = missing_parts(load_task(directory))
+    assert missing.startswith(part)
     with pytest.raises(TaskError, match=f"cannot be run, missing: {part}"):
         load_tasks(directory.parent)
     assert len(load_tasks(directory.parent, runnable=False)) == 1
 
 
-def test_a_repository_with_history_is_refused(directory: Path) -> None:
+def test_history_that_was_not_cleaned_is_refused(directory: Path) -> None:
+    (directory / "environment/app/.git").mkdir()
+    [missing] = missing_parts(load_task(directory))
+    assert "gagar tasks clean" in missing
+    (directory / "environment/history.json").write_text("{}")
+    assert missing_parts(load_task(directory)) == []
     (directory / "environment/app/sub/.git").mkdir(parents=True)
-    assert missing_parts(load_task(directory)) == ["environment/app without .git (remove it: history can reveal the solution)"]
+    [missing] = missing_parts(load_task(directory))
+    assert "without inner repositories" in missing
 
 
 def test_a_folder_is_loaded_by_name_and_a_task_alone(tmp_path: Path) -> None:
@@ -138,3 +193,10 @@ def test_tasks_of_deepswe_are_read_and_what_they_lack_is_said() -> None:
     assert (len(csstree.fail_to_pass), len(csstree.pass_to_pass), csstree.language) == (79, 16715, "javascript")
     assert (csstree.agent_timeout_s, csstree.verifier_timeout_s, csstree.memory_mb) == (5400.0, 1800.0, 8192)
     assert all(len(missing_parts(task)) == 3 for task in tasks.values())
+    assert all(task.warnings == () for task in tasks.values())
+    assert {task.grading.format for task in tasks.values()} == {"ctrf", "junit"}
+    assert tasks["abs-module-cache-flags"].grading.node_id == "suite.name"
+    for task in tasks.values():
+        assert task.artifact == "/logs/artifacts/model.patch" and task.base_commit == task.metadata["base_commit_hash"]
+        assert f"git diff --binary {task.base_commit} HEAD" in task.collect[0].command
+        assert (task.collect[0].timeout_s, task.disk_mb) == (300.0, 20480) and task.image is not None

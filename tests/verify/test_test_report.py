@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gagar_mcore.verify.report import ReportError, parse_report
+from gagar_mcore.verify.report import ReportError, parse_ctrf
 
 
 def report(*tests: object) -> bytes:
@@ -13,8 +13,8 @@ def report(*tests: object) -> bytes:
 
 
 def test_statuses_are_read_by_name() -> None:
-    statuses = parse_report(report(*({"name": s, "status": s} for s in ("passed", "failed", "skipped", "pending", "other"))))
-    assert statuses == {"passed": "passed", "failed": "failed", "skipped": "failed", "pending": "error", "other": "error"}
+    parsed = parse_ctrf(report(*({"name": s, "status": s} for s in ("passed", "failed", "skipped", "pending", "other"))))
+    assert parsed.tests == {"passed": "passed", "failed": "failed", "skipped": "failed", "pending": "error", "other": "error"}
 
 
 @pytest.mark.parametrize(
@@ -29,18 +29,17 @@ def test_statuses_are_read_by_name() -> None:
         report({"name": "a", "status": True}),
         report({"name": 1, "status": "passed"}),
         report({"name": "", "status": "passed"}),
-        report({"name": "a", "status": "failed"}, {"name": "a", "status": "passed"}),
         b'{"results": {"tests": ' + b"[" * 100_000,
     ],
 )
 def test_anything_else_is_refused(data: bytes) -> None:
     with pytest.raises(ReportError):
-        parse_report(data)
+        parse_ctrf(data)
 
 
 def test_a_report_full_of_faults_is_given_up_at_the_first() -> None:
     with pytest.raises(ReportError) as refused:
-        parse_report(report(*[{"name": "a"}] * 1000))
+        parse_ctrf(report(*[{"name": "a"}] * 1000))
     assert isinstance(refused.value.__cause__, ValidationError)
     assert refused.value.__cause__.error_count() == 1
 
@@ -48,4 +47,4 @@ def test_a_report_full_of_faults_is_given_up_at_the_first() -> None:
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.text(), st.lists).map(lambda v: json.dumps(v).encode()))
 def test_no_input_gives_anything_but_a_report_error(data: bytes) -> None:
     with pytest.raises(ReportError):
-        parse_report(data)
+        parse_ctrf(data)

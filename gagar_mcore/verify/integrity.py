@@ -1,0 +1,70 @@
+"""Whether a report can be believed: what the supervisor saw, held against what the report claims."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gagar_mcore.verify.report import Report
+
+SLACK_S = 2.0
+CORES = 64  # most that tests can have run at once
+SLOW_S = 2.0  # a suite whose recorded time is below this may well take none
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """`proofs`: contradictions that no honest run has: reward 0. `doubts`: what an honest run can have too: the run is repeated,
+    and the worse result counts."""
+
+    proofs: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.proofs or self.doubts)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        return (*self.proofs, *self.doubts)
+
+
+def suspect(report: Report, inventory: Mapping[str, float], listed: tuple[str, ...], exit_code: int, wall_s: float) -> Suspicion:
+    """`inventory`: seconds of every test, as recorded when the task was made; empty where that was not done. `wall_s`: of the
+    whole run, as the supervisor saw it."""
+    return Suspicion(tuple(_proofs(report, exit_code, wall_s)), tuple(_doubts(report, inventory, listed, exit_code, wall_s)))
+
+
+def _proofs(report: Report, exit_code: int, wall_s: float) -> Iterator[str]:
+    yield from report.evidence
+    yield from report.contradictions
+    if any(seconds < 0 for seconds in report.seconds.values()):
+        yield "a test took less than no time"
+    claimed = sum(report.seconds.values())
+    if claimed > CORES * (wall_s + SLACK_S) or max(report.seconds.values(), default=0.0) > wall_s + SLACK_S:
+        yield f"tests claim {claimed:.1f} s of a run that took {wall_s:.1f} s"
+
+
+def _doubts(
+    report: Report, inventory: Mapping[str, float], listed: tuple[str, ...], exit_code: int, wall_s: float
+) -> Iterator[str]:
+    statuses = set(report.tests.values())
+    passed = bool(report.tests) and statuses == {"passed"}
+    if passed and exit_code != 0:
+        yield f"every test is reported as passed, and the exit code is {exit_code}"
+    if report.reward is not None and report.reward < 1 and listed and all(report.tests.get(t) == "passed" for t in listed):
+        yield f"every listed test is reported as passed, and the reward file says {report.reward:g}"
+    if not inventory:
+        return
+    if exit_code == 0 and statuses - {"passed"}:
+        yield "tests are reported as failed, and the exit code is 0"
+    if unknown := sorted(set(report.tests) - set(inventory)):
+        yield f"tests that the task does not have: {_some(unknown)}"
+    if absent := sorted(set(inventory) - set(report.tests)):
+        yield f"tests that were not reported: {_some(absent)}"
+    usual = sum(inventory.values())
+    if usual > SLOW_S and min(wall_s, sum(report.seconds.values())) < usual / 20:
+        yield f"tests that usually take {usual:.1f} s took {wall_s:.1f} s"
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more

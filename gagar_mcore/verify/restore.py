@@ -1,0 +1,49 @@
+"""Tests, settings and runners as the task has them, whatever the patch made of them: see `inside/restore.py`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gagar_mcore.tasks.task import Task
+from gagar_sandbox.types import Sandbox
+
+GUARD = "/guard"
+INSIDE = Path(__file__).parent / "inside"
+COPY = "/var/tmp/base"
+MOST_NAMED = 10
+
+
+class NoRestore(RuntimeError):
+    """What the patch changed could not be undone; the message says why."""
+
+
+class _Done(BaseModel):
+    model_config = ConfigDict(strict=True)
+    restored: Annotated[list[str], Field(max_length=1000)]
+    removed: Annotated[list[str], Field(max_length=1000)]
+
+
+async def copy_of_base(sandbox: Sandbox, workdir: str, timeout_s: float) -> None:
+    """Of an image's own files, before anything of the policy is among them. Raises NoRestore, SandboxLost."""
+    result = await sandbox.exec(["cp", "-a", workdir, COPY], timeout_s=timeout_s)
+    if result.exit_code != 0:
+        raise NoRestore(f"cannot copy {workdir}: {result.stderr[-300:].decode(errors='replace')}")
+
+
+async def restore(sandbox: Sandbox, base: str, task: Task, timeout_s: float) -> tuple[str, ...]:
+    """What was restored and removed, to be shown. Raises NoRestore, SandboxLost."""
+    command = ["python3", "-I", "-S", f"{GUARD}/restore.py", base, task.workdir, task.language]
+    result = await sandbox.exec(command, timeout_s=timeout_s, output_limit=1 << 20)
+    try:
+        done = _Done.model_validate_json(result.stdout)
+    except ValidationError as error:
+        said = " ".join((result.stderr or result.stdout)[-300:].decode(errors="replace").split())
+        raise NoRestore(f"tests and settings could not be restored: exit code {result.exit_code}: {said}") from error
+    named = {"restored before the tests": done.restored, "removed before the tests": done.removed}
+    return tuple(f"{what}: {_some(paths)}" for what, paths in named.items() if paths)
+
+
+def _some(paths: list[str]) -> str:
+    more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
+    return ", ".join(repr(path) for path in paths[:MOST_NAMED]) + more
