@@ -1,6 +1,7 @@
 """The proxy over its socket: who may ask what, and what hostile requests come to."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation
 
 HELLO = [{"role": "user", "content": "hello"}]
 ASK = {"model": "m", "messages": HELLO}
-CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+CHAT, MESSAGES, COUNT = "/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"
 
 
 class Stuck(Scripted):
@@ -76,7 +77,7 @@ def test_a_wrong_key_is_refused_and_nothing_is_recorded(key: str, name: str) -> 
 
     async def use(client: httpx.AsyncClient) -> None:
         client.headers = httpx.Headers({name: key}, encoding="latin-1")
-        for path in (CHAT, MESSAGES):
+        for path in (CHAT, MESSAGES, COUNT):
             reply = await client.post(path, json=ASK)
             assert (reply.status_code, "authentication_error" in reply.text) == (401, True)
         assert (await client.get("/v1/models")).status_code == 401
@@ -94,7 +95,7 @@ def test_a_wrong_key_is_refused_and_nothing_is_recorded(key: str, name: str) -> 
         "POST /generate",
         "POST /update_weights_from_disk",
         "POST /v1/chat/completions/../../generate",
-        "POST /v1/messages/count_tokens",
+        "GET /v1/messages/count_tokens",
         "POST /workspace/exec",
         "CONNECT engine:80",
         "GET http://engine/v1/models",
@@ -194,13 +195,34 @@ def test_the_bytes_of_a_session_have_a_limit() -> None:
     assert recorder.refused == "max_bytes"
 
 
+@pytest.mark.parametrize("path", [CHAT, COUNT])
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (b'{"model": "m", "messages": []}', "messages"),
+        (b'{"model": "m", "messages": [{"role": "god", "content": "x"}]}', "messages.0"),
+        (json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 400_000}]}).encode(), "prompt is too long"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused_and_ends_nothing(path: str, body: bytes, named: str) -> None:
+    recorder = recorder_of(Scripted(QWEN3, [Answer("a")]))
+
+    async def use(client: httpx.AsyncClient) -> None:
+        reply = await client.post(path, content=body)
+        assert reply.status_code == 400 and named in reply.json()["error"]["message"]
+        assert recorder.refused == ("max_context" if (path, named) == (CHAT, "prompt is too long") else None)
+        await chat(client, HELLO)
+
+    with_client(recorder, use)
+
+
 def test_calls_after_the_end_are_refused_and_say_why() -> None:
     recorder = recorder_of(Scripted(QWEN3, [Answer("a")]))
 
     async def use(client: httpx.AsyncClient) -> None:
         await chat(client, HELLO)
         recorder.end("the agent has ended")
-        for path in (CHAT, MESSAGES):
+        for path in (CHAT, MESSAGES, COUNT):
             reply = await client.post(path, json=ASK | {"max_tokens": 5})
             assert (reply.status_code, reply.json()["error"]["message"]) == (410, "this session is over: the agent has ended")
 

@@ -5,44 +5,28 @@ from typing import Any
 
 import httpx
 import pytest
-from proxied import BASH, OPENAI_BASH, QWEN3, RENDERERS, Scripted, bash, events, recorder_of, with_client
+from proxied import (
+    ANTHROPIC_BASH,
+    BOTH,
+    QWEN3,
+    RENDERERS,
+    Scripted,
+    anthropic_agent,
+    bash,
+    events,
+    openai_agent,
+    recorder_of,
+    with_client,
+)
 
 from gagar_mcore.agent.calls import Answer, ToolCall
+from gagar_mcore.agent.context import Context
 from gagar_mcore.agent.proxy.anthropic_api import Anthropic
 from gagar_mcore.agent.proxy.conversation import Call, Refused, Said
 from gagar_mcore.agent.proxy.openai_api import OpenAi
 from gagar_mcore.agent.proxy.recorder import Recorder
 
-BOTH = (ToolCall("bash", {"command": "a"}), ToolCall("bash", {"command": "b"}))
 SCRIPT = [bash("ls", "look", "hm"), Answer("", "", BOTH), Answer("done")]
-ANTHROPIC_BASH = {"name": "bash", "description": "Runs it.", "input_schema": BASH}
-
-
-async def openai_agent(client: httpx.AsyncClient) -> None:
-    messages: list[dict[str, Any]] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "fix it"}]
-    while True:
-        reply = await client.post("/v1/chat/completions", json={"model": "m", "messages": messages, "tools": [OPENAI_BASH]})
-        message = reply.json()["choices"][0]["message"]
-        messages.append(message)
-        if not message.get("tool_calls"):
-            return
-        messages += [{"role": "tool", "tool_call_id": call["id"], "content": "ran"} for call in message["tool_calls"]]
-
-
-async def anthropic_agent(client: httpx.AsyncClient) -> None:
-    parts = [{"type": "text", "text": "fix "}, {"type": "text", "text": "it"}]
-    messages: list[dict[str, Any]] = [{"role": "user", "content": parts}]
-    system = [{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}]
-    while True:
-        body = {"model": "m", "max_tokens": 4096, "system": system, "messages": messages, "tools": [ANTHROPIC_BASH]}
-        reply = (await client.post("/v1/messages", json=body)).json()
-        messages.append({"role": "assistant", "content": reply["content"]})
-        uses = [block for block in reply["content"] if block["type"] == "tool_use"]
-        assert reply["stop_reason"] == ("tool_use" if uses else "end_turn")
-        if not uses:
-            return
-        ran = {"type": "tool_result", "content": [{"type": "text", "text": "ran"}]}
-        messages.append({"role": "user", "content": [ran | {"tool_use_id": use["id"]} for use in uses]})
 
 
 def record(agent: Any, renderer: Any) -> Recorder:
@@ -57,6 +41,34 @@ def test_an_agent_of_either_api_leaves_the_same_record(renderer: Any) -> None:
     assert one.edits == other.edits == 0
     assert one.segments[0].transcript.token_ids == other.segments[0].transcript.token_ids
     assert [turn.observation for turn in other.segments[0].transcript.turns] == ["ran", "ran\nran", ""]
+
+
+@pytest.mark.parametrize("renderer", RENDERERS, ids=["tiny", "qwen3", "mimo"])
+def test_tokens_are_counted_as_they_would_be_read_and_nothing_comes_of_it(renderer: Any) -> None:
+    """Also of an edited history, of a long one, and of one that ends with an answer."""
+    recorder = recorder_of(Scripted(renderer, [Answer("said"), Answer("so")]), renderer=renderer)
+    hello, said = {"role": "user", "content": "hello"}, {"role": "assistant", "content": "said"}
+    long = {"role": "user", "content": "a word " * 4000}
+
+    async def use(client: httpx.AsyncClient) -> None:
+        async def count(*messages: dict[str, Any]) -> int:
+            reply = await client.post("/v1/messages/count_tokens", json={"model": "m", "messages": messages})
+            return int(reply.json()["input_tokens"])
+
+        await client.post("/v1/messages", json={"model": "m", "max_tokens": 99, "messages": [hello]})
+        opening, read = [Context("user", "hello")], len(recorder.segments[0].transcript.token_ids)
+        assert await count(hello) == len(renderer.opening(opening))
+        assert await count(hello, said) == read + len(renderer.following([]))
+        assert await count(hello, said, long) == read + len(renderer.following([Context("user", long["content"])]))
+        assert await count(long, said, hello) == (
+            len(renderer.opening([Context("user", long["content"])]) + renderer.answer(Answer("said")))
+            + len(renderer.following(opening))
+        )
+        assert recorder.tokens == read
+        await client.post("/v1/messages", json={"model": "m", "max_tokens": 99, "messages": [hello, said, hello]})
+
+    with_client(recorder, use)
+    assert (recorder.edits, [request.session_id for request in recorder.engine.asked]) == (0, ["g-m00", "g-m00"])
 
 
 def test_anthropics_stream_says_what_the_whole_answer_says() -> None:

@@ -1,4 +1,4 @@
-"""Anthropic's `/v1/messages`, as its reference describes it (docs.anthropic.com/en/api/messages)."""
+"""Anthropic's `/v1/messages` and `/v1/messages/count_tokens`, as its reference describes them (docs.anthropic.com/en/api)."""
 
 import json
 from collections.abc import Iterator
@@ -51,14 +51,19 @@ class Declared(Body):
     input_schema: dict[str, Any]
 
 
-class MessagesRequest(Body):
-    """The parameters that the proxy looks at. Those of sampling are the recipe's; `max_tokens` can only lower it."""
+class CountRequest(Body):
+    """A conversation, for `/v1/messages/count_tokens`."""
 
     model: str
     messages: tuple[Annotated[UserMessage | AssistantMessage, Field(discriminator="role")], ...]
-    max_tokens: Annotated[int, Field(ge=1)]
     system: str | tuple[TextPart, ...] | None = None
     tools: tuple[Declared, ...] | None = None
+
+
+class MessagesRequest(CountRequest):
+    """The parameters that the proxy looks at. Those of sampling are the recipe's; `max_tokens` can only lower it."""
+
+    max_tokens: Annotated[int, Field(ge=1)]
     tool_choice: dict[str, Any] | None = None
     stop_sequences: tuple[str, ...] | None = None
     stream: bool | None = None
@@ -71,10 +76,11 @@ class Anthropic:
             stop_sequences=bool(request.stop_sequences),
             tool_choice=(request.tool_choice or {}).get("type", "auto") != "auto",
         )
-        tools = tuple(tool(t.name, t.description, t.input_schema) for t in request.tools or ())
-        system = [Context("system", text_of(request.system))] if request.system else []
-        messages = (*system, *(said for message in request.messages for said in _messages(message)))
-        return Request(Asked(messages, tools, request.max_tokens), bool(request.stream))
+        return Request(_asked(request, request.max_tokens), bool(request.stream))
+
+    def read_count(self, body: bytes) -> Asked:
+        """What tokens are to be counted of. Raises Refused."""
+        return _asked(parsed(CountRequest, body))
 
     def write(self, answered: Answered) -> dict[str, Any]:
         said = answered.said
@@ -109,6 +115,13 @@ class Anthropic:
     def error(self, refused: Refused) -> dict[str, Any]:
         kind = KINDS.get(refused.status, refused.kind)
         return {"type": "error", "error": {"type": kind, "message": str(refused)}}
+
+
+def _asked(request: CountRequest, max_tokens: int | None = None) -> Asked:
+    tools = tuple(tool(t.name, t.description, t.input_schema) for t in request.tools or ())
+    system = [Context("system", text_of(request.system))] if request.system else []
+    messages = (*system, *(said for message in request.messages for said in _messages(message)))
+    return Asked(messages, tools, max_tokens)
 
 
 def _messages(message: UserMessage | AssistantMessage) -> Iterator[Message]:

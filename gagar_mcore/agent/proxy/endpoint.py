@@ -15,10 +15,12 @@ from gagar_mcore.agent.proxy.workspace import Workspace
 from gagar_sandbox.types import SandboxLost
 
 OPENAI, ANTHROPIC = OpenAi(), Anthropic()
+COUNT = ("POST", "/v1/messages/count_tokens")
 PATHS: Mapping[tuple[str, str], Api] = {
     ("GET", "/v1/models"): OPENAI,
     ("POST", "/v1/chat/completions"): OPENAI,
     ("POST", "/v1/messages"): ANTHROPIC,
+    COUNT: ANTHROPIC,
 }
 COMMANDS = ("POST", "/workspace/exec")
 
@@ -53,6 +55,8 @@ class Endpoint:
         self._recorder.read(len(request.body))
         if path == COMMANDS and self._workspace is not None:
             return _json(await self._run(self._workspace, request.body))
+        if path == COUNT:
+            return _json({"input_tokens": await self._recorder.count(ANTHROPIC.read_count(request.body))})
         asked = api.read(request.body)
         answered = await self._recorder.answer(asked.asked)
         if not asked.stream:

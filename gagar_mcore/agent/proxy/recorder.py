@@ -6,11 +6,12 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from gagar_mcore.agent.proxy.conversation import Answered, Asked, Finish, Refused, Said, invalid
 from gagar_mcore.agent.proxy.limits import ProxyLimits
 from gagar_mcore.agent.proxy.reading import read_answer
-from gagar_mcore.agent.proxy.segments import Identity, Segment
+from gagar_mcore.agent.proxy.segments import Identity, Segment, render
 from gagar_mcore.agent.renderer import Renderer
 from gagar_mcore.agent.session import SessionKey, SessionLimits
 from gagar_mcore.engine.protocol import Engine, EngineError, GenerateRequest, Generation
@@ -19,6 +20,14 @@ from gagar_mcore.records.types import EndReason, InvalidReason, Turn
 
 CHARACTERS_A_TOKEN = 16  # that no text reaches on average
 AT_ONCE = 20_000  # characters that are encoded within the event loop
+
+
+class TooLong(Refused):
+    """In the words by which clients of either API know it."""
+
+    def __init__(self, tokens: int, most: int) -> None:
+        message = f"prompt is too long: {tokens} tokens > {most} maximum. This model's maximum context length is {most} tokens."
+        super().__init__(400, "invalid_request_error", message, "context_length_exceeded")
 
 
 @dataclass(slots=True)
@@ -78,11 +87,24 @@ class Recorder:
         if self._calls >= self.limits.max_turns:
             raise self._end_by("max_turns", f"{self.limits.max_turns} calls were answered")
         with self._at_work(asked) as segment:
-            context = await self._context(segment, asked)
-            request = self._request(segment, context, asked)
+            try:
+                context = await self._context(segment, asked)
+                request = self._request(segment, context, asked)
+            except TooLong:
+                self.refused = "max_context"
+                raise
             index, self._calls = self._calls, self._calls + 1
             generation, seconds = await self._generate(request)
             return self._record(index, segment, asked, context, generation, seconds)
+
+    async def count(self, asked: Asked) -> int:
+        """The tokens that the policy would read before its answer. Nothing is recorded. Raises Refused."""
+        self._check_open()
+        if not asked.messages:
+            raise invalid("messages: there must be at least one")
+        segment = self._extended_by(asked) or Segment(self._opened, asked.tools)
+        read = len(segment.transcript.token_ids)
+        return read + len(await self._context(segment, asked))
 
     async def close(self) -> None:
         self.end("the session is closed")
@@ -129,20 +151,20 @@ class Recorder:
     async def _context(self, segment: Segment, asked: Asked) -> list[int]:
         """What is to be read before the answer. Text that cannot fit is refused before it costs anyone the time to encode it, and
         long text holds up no other session."""
-        characters = sum(len(message.text) for message in asked.messages[len(segment.history) :])
+        new = segment.new(asked)
+        characters = sum(len(message.text) for message in new)
         if (tokens := characters // CHARACTERS_A_TOKEN) > self.limits.max_context:
-            self.refused = "max_context"
-            raise _too_long(tokens, self.limits.max_context)
+            raise TooLong(tokens, self.limits.max_context)
+        closing, rendered = segment.closing(self.renderer), partial(render, new, self.renderer, asked.tools)
         if characters <= AT_ONCE:
-            return segment.context(asked, self.renderer, self._spoken)
-        return await asyncio.to_thread(segment.context, asked, self.renderer, dict(self._spoken))
+            return closing + rendered(self._spoken, opening=not segment.history)
+        return closing + await asyncio.to_thread(rendered, dict(self._spoken), opening=not segment.history)
 
     def _request(self, segment: Segment, context: list[int], asked: Asked) -> GenerateRequest:
         ids = segment.transcript.token_ids + array("i", context)
         most = min(asked.max_tokens or self.limits.max_new_tokens, self.limits.max_new_tokens)
         if len(ids) + most > self.limits.max_context:
-            self.refused = "max_context"
-            raise _too_long(len(ids), self.limits.max_context - most)
+            raise TooLong(len(ids), self.limits.max_context - most)
         if self.tokens + len(ids) - len(segment.transcript.token_ids) + most > self.bounds.session_tokens:
             raise self._end_by("max_tokens", f"its segments have {self.bounds.session_tokens} tokens")
         key = self.key
@@ -159,13 +181,17 @@ class Recorder:
         """Of the engine's session: each segment has a cache of its own."""
         return f"{self.key.trajectory_id}/{segment}" if segment else self.key.trajectory_id
 
+    def _extended_by(self, asked: Asked) -> Segment | None:
+        """The longest."""
+        fitting = [segment for segment in self.segments if segment.extended_by(asked)]
+        return max(fitting, key=lambda segment: len(segment.history), default=None)
+
     @contextmanager
     def _at_work(self, asked: Asked) -> Iterator[Segment]:
-        """The longest segment that `asked` extends, or a new one. Raises Refused where too many calls are at work."""
+        """The segment that `asked` extends, or a new one. Raises Refused where too many calls are at work."""
         if self._working >= self.bounds.calls:
             raise Refused(429, "rate_limit_error", f"at most {self.bounds.calls} calls of a session at once; try again")
-        fitting = [segment for segment in self.segments if segment.extended_by(asked)]
-        segment = max(fitting, key=lambda s: len(s.history), default=None) or Segment(self._opened, asked.tools)
+        segment = self._extended_by(asked) or Segment(self._opened, asked.tools)
         self._opened = max(self._opened, segment.number + 1)
         self._working += 1
         segment.busy = True
@@ -183,9 +209,3 @@ class Recorder:
         self.refused = limit
         self.end(reason)
         return Refused(410, "invalid_request_error", f"this session is over: {self.over}", "session_over")
-
-
-def _too_long(tokens: int, most: int) -> Refused:
-    """In the words by which clients of either API know it."""
-    message = f"prompt is too long: {tokens} tokens > {most} maximum. This model's maximum context length is {most} tokens."
-    return Refused(400, "invalid_request_error", message, "context_length_exceeded")

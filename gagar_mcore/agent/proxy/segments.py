@@ -31,18 +31,16 @@ class Segment:
         known = len(self.history)
         return not self.busy and self.tools == asked.tools and same(asked.messages[:known], self.history)
 
-    def context(self, asked: Asked, renderer: Renderer, spoken: Mapping[Identity, list[int]]) -> list[int]:
-        """The ids that stand between what is recorded and the answer to `asked`. Raises Refused."""
-        new = asked.messages[len(self.history) :]
-        opened = self.transcript.token_ids
-        try:
-            ids = render(new, renderer, asked.tools, spoken, opening=not opened)
-        except CallError as error:
-            raise invalid(f"messages: a call of the assistant cannot be written in this model's format: {error}") from error
-        return _closing(opened, renderer) + ids if opened else ids
+    def new(self, asked: Asked) -> Sequence[Message]:
+        """The messages of `asked` that are not recorded yet."""
+        return asked.messages[len(self.history) :]
+
+    def closing(self, renderer: Renderer) -> list[int]:
+        """What ends the recorded tokens before anything new."""
+        return _closing(self.transcript.token_ids, renderer) if self.history else []
 
     def record(self, asked: Asked, context: list[int], generation: Generation, said: Said, turn: Turn) -> None:
-        new = asked.messages[len(self.history) :]
+        new = self.new(asked)
         now = time.monotonic()
         if turns := self.transcript.turns:
             observation = "\n".join(message.text for message in new if isinstance(message, Context))
@@ -59,7 +57,7 @@ def render(
     messages: Sequence[Message], renderer: Renderer, tools: Sequence[Tool], spoken: Mapping[Identity, list[int]], opening: bool
 ) -> list[int]:
     """Ids of messages up to where an answer begins. What the policy has said before in this session is written with the ids that
-    it generated; only what it never said is rendered. Raises CallError."""
+    it generated; only what it never said is rendered. Raises Refused for a call that cannot be said."""
     ids: list[int] = []
     waiting: list[Context] = []
     for message in messages:
@@ -67,12 +65,17 @@ def render(
             waiting.append(message)
             continue
         ids += renderer.opening(waiting, tools) if opening else renderer.following(waiting)
-        answer = spoken.get(message.identity) or renderer.answer(
-            Answer(message.text, message.thinking, tuple(call.said for call in message.calls))
-        )
+        answer = spoken.get(message.identity) or _written(message, renderer)
         ids += answer + _closing(answer, renderer)
         waiting, opening = [], False
     return ids + (renderer.opening(waiting, tools) if opening else renderer.following(waiting))
+
+
+def _written(said: Said, renderer: Renderer) -> list[int]:
+    try:
+        return renderer.answer(Answer(said.text, said.thinking, tuple(call.said for call in said.calls)))
+    except CallError as error:
+        raise invalid(f"messages: a call of the assistant cannot be written in this model's format: {error}") from error
 
 
 def _closing(ids: Sequence[int], renderer: Renderer) -> list[int]:

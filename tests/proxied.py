@@ -3,7 +3,8 @@
 import asyncio
 import json
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ RENDERERS: list[Renderer] = [
 ]
 QWEN3 = RENDERERS[1]
 BASH = {"type": "object", "properties": {"command": {"type": "string", "description": "the command"}}, "required": ["command"]}
+BOTH = (ToolCall("bash", {"command": "a"}), ToolCall("bash", {"command": "b"}))
+ANTHROPIC_BASH = {"name": "bash", "description": "Runs it.", "input_schema": BASH}
 OPENAI_BASH = {"type": "function", "function": {"name": "bash", "description": "Runs it.", "parameters": BASH}}
 
 
@@ -85,17 +88,22 @@ def recorder_of(
     return Recorder(KEY, engine, renderer, limits, bounds or ProxyLimits())
 
 
-def with_socket(recorder: Recorder, use: Callable[[str], Awaitable[None]]) -> None:
-    """Run `use` with the socket of the served session."""
+@asynccontextmanager
+async def open_socket(recorder: Recorder) -> AsyncIterator[str]:
+    """Of the served session."""
+    server = UnixServer(Endpoint(recorder, SECRET), recorder.bounds.request_bytes, recorder.bounds.connections)
+    with tempfile.TemporaryDirectory() as folder:
+        await server.start(Path(folder, "s"))
+        try:
+            yield str(Path(folder, "s"))
+        finally:
+            await server.close()
 
+
+def with_socket(recorder: Recorder, use: Callable[[str], Awaitable[object]]) -> None:
     async def main() -> None:
-        server = UnixServer(Endpoint(recorder, SECRET), recorder.bounds.request_bytes, recorder.bounds.connections)
-        with tempfile.TemporaryDirectory() as folder:
-            await server.start(Path(folder, "s"))
-            try:
-                await use(str(Path(folder, "s")))
-            finally:
-                await server.close()
+        async with open_socket(recorder) as socket:
+            await use(socket)
 
     asyncio.run(asyncio.wait_for(main(), 60))
 
@@ -107,12 +115,50 @@ def client_of(socket: str) -> httpx.AsyncClient:
     )
 
 
-def with_client(recorder: Recorder, use: Callable[[httpx.AsyncClient], Awaitable[None]]) -> None:
+def with_client(recorder: Recorder, use: Callable[[httpx.AsyncClient], Awaitable[object]]) -> None:
     async def with_one(socket: str) -> None:
         async with client_of(socket) as client:
             await use(client)
 
     with_socket(recorder, with_one)
+
+
+Usage = list[tuple[int, int]]
+
+
+async def openai_agent(client: httpx.AsyncClient) -> Usage:
+    """Asks until it is told to call nothing. Returns the tokens read and written for each answer."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "fix it"}]
+    usage: Usage = []
+    while True:
+        reply = await client.post("/v1/chat/completions", json={"model": "m", "messages": messages, "tools": [OPENAI_BASH]})
+        message, used = reply.json()["choices"][0]["message"], reply.json()["usage"]
+        usage.append((used["prompt_tokens"], used["completion_tokens"]))
+        messages.append(message)
+        if not message.get("tool_calls"):
+            return usage
+        messages += [{"role": "tool", "tool_call_id": call["id"], "content": "ran"} for call in message["tool_calls"]]
+
+
+async def anthropic_agent(client: httpx.AsyncClient) -> Usage:
+    """The same by the other API. It has the tokens counted before it asks."""
+    parts = [{"type": "text", "text": "fix "}, {"type": "text", "text": "it"}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": parts}]
+    system = [{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}]
+    usage: Usage = []
+    while True:
+        body = {"model": "m", "max_tokens": 4096, "system": system, "messages": messages, "tools": [ANTHROPIC_BASH]}
+        counted = (await client.post("/v1/messages/count_tokens", json=body)).json()
+        reply = (await client.post("/v1/messages", json=body)).json()
+        usage.append((reply["usage"]["input_tokens"], reply["usage"]["output_tokens"]))
+        assert counted == {"input_tokens": usage[-1][0]}
+        messages.append({"role": "assistant", "content": reply["content"]})
+        uses = [block for block in reply["content"] if block["type"] == "tool_use"]
+        assert reply["stop_reason"] == ("tool_use" if uses else "end_turn")
+        if not uses:
+            return usage
+        ran = {"type": "tool_result", "content": [{"type": "text", "text": "ran"}]}
+        messages.append({"role": "user", "content": [ran | {"tool_use_id": use["id"]} for use in uses]})
 
 
 async def exchange(socket: str, request: bytes) -> bytes:
