@@ -26,7 +26,7 @@ class Gate:
             return
         self._opened.clear()
         now = asyncio.get_running_loop().time()
-        for timeout in self._left:
+        for timeout in self._running():
             self._left[timeout] = (timeout.when() or now) - now
             timeout.reschedule(None)
 
@@ -35,8 +35,12 @@ class Gate:
             return
         self._opened.set()
         now = asyncio.get_running_loop().time()
-        for timeout, left in self._left.items():
-            timeout.reschedule(now + left)
+        for timeout in self._running():
+            timeout.reschedule(now + self._left[timeout])
+
+    def _running(self) -> list[asyncio.Timeout]:
+        """Deadlines that have not passed: of one that has, its session may still be closing its sandbox."""
+        return [timeout for timeout in self._left if not timeout.expired()]
 
     async def wait(self) -> None:
         await self._opened.wait()

@@ -11,8 +11,8 @@ class Breaker:
     lasts, a group is begun after 1, 2, 4 ... seconds, at most a minute each, and the first that ends well is the end of it.
     An outage that has lasted for `patience_s` is given up: groups are begun as ever, and their failures are final.
 
-    `failures` counts by task what is laid to its charge: its failures since it last ended well, those of outages left out.
-    Time is that of the running event loop."""
+    `failures` counts by task what is laid to its charge: its failures since it last ended well, those while an outage lasted left
+    out. Time is that of the running event loop."""
 
     def __init__(self, outage_tasks: int, patience_s: float) -> None:
         self.failures: Counter[str] = Counter()
@@ -52,7 +52,6 @@ class Breaker:
         self.failures[task] += 1
         self._streak[task] += 1
         if len(self._streak) >= self._outage_tasks:
-            self.failures -= self._streak
             self.outages += 1
             self._since, self._pause_s = _now(), 1.0
             self._next_s = self._since + self._pause_s

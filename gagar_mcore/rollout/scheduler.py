@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from gagar_mcore.rollout.breaker import LONGEST_PAUSE_S, Breaker
@@ -105,6 +106,8 @@ class _Step(Generic[AnyResult]):
         self._changed = asyncio.Event()
         self._drawn = self._kept = 0
         self._dropped: Counter[str] = Counter()
+        self._in_vain: set[Rank] = set()  # of what is pending, what failed in the outage that lasts
+        self._probed: set[int] = set()  # outages in which a group was drawn to see whether they are any
         self.ended: dict[tuple[int, int], Ended[AnyResult]] = {}
         for left in carry.take() if carry else ():
             if left.task is None:
@@ -115,10 +118,10 @@ class _Step(Generic[AnyResult]):
     async def complete(self) -> None:
         while not self._is_full:
             self._draw()
-            self._begin()
+            pause_s = self._begin()
             if not self._running and not self._pending:
                 return
-            await self._wait()
+            await self._wait(pause_s)
             while self._done and not self._is_full:
                 await self._settle(self._done.popleft())
             self._progress(self._kept, self._dropped)
@@ -145,7 +148,7 @@ class _Step(Generic[AnyResult]):
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def _draw(self) -> None:
-        while self._drawn < self._most and self._wants_more():
+        while self._drawn < self._most and (self._wants_more() or self._wants_probe()):
             draw = next(self._draws, None)
             if draw is None:
                 return
@@ -157,15 +160,31 @@ class _Step(Generic[AnyResult]):
             return self._drawn < self._wanted + self._dropped.total()
         return len(self._running) + len(self._pending) < self._scheduler.concurrent
 
-    def _begin(self) -> None:
+    def _wants_probe(self) -> bool:
+        """Once an outage: whether nothing is left that has not failed in it. Only another task can tell then if it is the tasks.
+        Probes take the places of the groups that are then dropped, so that few are too many."""
+        outage, dropped = self._scheduler.breaker.outages, self._dropped[FAILED]
+        if self._running or not self._in_vain or len(self._in_vain) < len(self._pending) or outage in self._probed:
+            return False
+        if len(self._probed) - dropped >= self._scheduler.most_failures - 1:
+            return False
+        self._probed.add(outage)
+        return True
+
+    def _begin(self) -> float | None:
+        """Whatever may be begun. For how long the breaker holds back what is left; None where it does not."""
         breaker = self._scheduler.breaker
         self._pending.release(self._now())
-        while len(self._running) < self._scheduler.concurrent and breaker.wait_s() == 0:
+        while len(self._running) < self._scheduler.concurrent and self._pending:
+            if (pause_s := breaker.wait_s()) > 0:
+                return pause_s
             draw = self._pending.pop(self._at_work)
             if draw is None:
-                return
+                break
             breaker.begun()
+            self._in_vain.discard(rank(draw))
             self._watch(asyncio.ensure_future(self._run(draw, rank(draw))), draw)
+        return None
 
     def _watch(self, task: asyncio.Future[AnyResult], draw: Draw) -> None:
         self._at_work[draw.source.name] += 1
@@ -176,9 +195,9 @@ class _Step(Generic[AnyResult]):
         self._done.append(task)
         self._changed.set()
 
-    async def _wait(self) -> None:
+    async def _wait(self, pause_s: float | None) -> None:
         """Until a group ends, or a pause is over."""
-        pauses = [self._scheduler.breaker.wait_s() or None if self._pending else None, self._pending.wait_s(self._now())]
+        pauses = (pause_s, self._pending.wait_s(self._now()))
         due = min((pause for pause in pauses if pause is not None), default=None)
         timer = None if due is None else asyncio.get_running_loop().call_later(due, self._changed.set)
         await self._changed.wait()
@@ -196,6 +215,7 @@ class _Step(Generic[AnyResult]):
             return
         if breaker.is_open:
             self._scheduler.message("the outage is over: groups are begun again")
+        self._in_vain.clear()
         breaker.succeeded(name)
         await self._end(draw, result)
 
@@ -207,11 +227,19 @@ class _Step(Generic[AnyResult]):
             message("paused: sandboxes or the engine are out, several tasks failed one after the other; trying again")
         failures = breaker.failures[name]
         if breaker.given_up or failures >= self._scheduler.most_failures:
-            if not breaker.is_open:
+            if failures >= self._scheduler.most_failures:
                 message(f"task {name} is set aside: the infrastructure failed {failures} of its groups one after the other")
             await self._end(draw, result)
         else:
-            self._pending.add_later(draw, rank(draw), self._now() + min(2.0 ** max(0, failures - 1), LONGEST_PAUSE_S))
+            self._add_again(draw, self._now() + min(2.0 ** max(0, failures - 1), LONGEST_PAUSE_S))
+
+    def _add_again(self, draw: Draw, when_s: float) -> None:
+        """While an outage lasts, those that failed in it are tried after all others."""
+        place = rank(draw)
+        if self._scheduler.breaker.is_open:
+            self._in_vain.add(place)
+            place = (inf, when_s, *place)
+        self._pending.add_later(draw, place, when_s)
 
     async def _end(self, draw: Draw, result: AnyResult) -> None:
         if self._take is not None:

@@ -101,9 +101,10 @@ class TaskMix:
 
     def _next(self, source: Source, place: Place, forecast: Callable[[Problem], Forecast]) -> tuple[Problem, float, Place] | None:
         """Problem, length and the place after it; None where a whole pass has no usable task."""
-        passed_over = 0
-        while passed_over < len(source.order):
-            known = {position: forecast(source.order.task(position)) for position in place.open(self._window)}
+        passed_over, tasks = 0, len(source.order)
+        while passed_over < tasks:
+            window = min(self._window, tasks - place.start % tasks)  # a pass ends before the next begins
+            known = {position: forecast(source.order.task(position)) for position in place.open(window)}
             if unusable := [position for position, task in known.items() if not task.usable]:
                 place = place.take(unusable)
                 passed_over += len(unusable)

@@ -74,3 +74,19 @@ def test_a_deadline_that_begins_behind_a_closed_gate_counts_from_its_opening() -
         return loop.time(), gate.is_open
 
     assert run_virtually(main()) == (pytest.approx(61.0), False)
+
+
+def test_the_gate_moves_while_a_session_whose_deadline_has_passed_still_cleans_up() -> None:
+    async def main() -> float:
+        loop, gate = asyncio.get_running_loop(), Gate()
+        with pytest.raises(TimeoutError):
+            async with gate.deadline(10.0):
+                try:
+                    await asyncio.sleep(1e6)
+                finally:
+                    gate.close()
+                    await asyncio.sleep(5.0)
+                    gate.open()
+        return loop.time()
+
+    assert run_virtually(main()) == pytest.approx(15.0)

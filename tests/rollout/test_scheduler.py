@@ -86,6 +86,12 @@ def test_an_outage_pauses_everything_and_costs_no_group() -> None:
     assert all(e.failures == 0 for e in ended)
 
 
+def test_outages_that_come_again_and_again_draw_few_groups_too_many() -> None:
+    cluster = Cluster(down=lambda draw, now: now // 25.0 % 2 == 1)
+    ended = step(cluster, [source("a")], wanted=24)
+    assert 24 <= sum(e.result.kept for e in ended) <= 26
+
+
 def test_an_outage_without_end_is_given_up() -> None:
     cluster = Cluster(down=lambda draw, now: True)
     ended = step(cluster, [source("a")], wanted=4, patience_s=100.0)
@@ -102,6 +108,32 @@ def test_one_bad_task_is_set_aside_and_another_takes_its_place() -> None:
     assert cluster.names.count(bad) == 3
     assert {e.draw.task.key: e.failures for e in ended if e.failures} == {bad: 3}
     assert said == [f"task {bad} is set aside: the infrastructure failed 3 of its groups one after the other"]
+
+
+@pytest.mark.parametrize("concurrent", [1, 3, 8])
+@pytest.mark.parametrize("count", [3, 4])
+def test_as_many_bad_tasks_as_make_an_outage_are_set_aside_all_the_same(count: int, concurrent: int) -> None:
+    order, wanted = source("a").order, 6
+    bad = {order.task(place).key for place in range(count)}
+    cluster = Cluster(down=lambda draw, now: draw.task.key in bad)
+    ended = step(cluster, [source("a")], wanted, concurrent)
+    assert {e.draw.task.key: e.failures for e in ended if not e.result.kept} == dict.fromkeys(bad, 3)
+    assert len(ended) == wanted + len(bad)
+    assert cluster.begun[-1][0] < 500.0  # and not only once an outage is given up
+
+
+def test_a_pause_that_ends_while_it_is_looked_at_is_not_waited_for_without_end() -> None:
+    class Ending(Breaker):
+        looks = 0
+
+        def wait_s(self) -> float:
+            self.looks += 1
+            return 1e-9 if self.looks == 1 else 0.0
+
+    async def main() -> list[Ended[Result]]:
+        return await Scheduler(1, 3, Ending(3, 600.0)).step(Cluster().run, TaskMix([source("a")]).draws({}), 1, 1)
+
+    assert [e.result.kept for e in run_virtually(main())] == [True]
 
 
 def test_quota_and_priority_order_the_beginnings() -> None:

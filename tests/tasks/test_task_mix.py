@@ -66,6 +66,11 @@ def test_no_task_is_held_back_for_longer_than_its_window(window: int) -> None:
     assert all(drawn.index(name) < place + window for place, name in enumerate(order))
 
 
+def test_a_window_of_more_tasks_than_there_are_repeats_none_within_a_pass() -> None:
+    drawn = [draw.task.id for draw in islice(TaskMix([source("a", 5)], window=32).draws({}, mixed_by_id), 15)]
+    assert [len(set(drawn[start : start + 5])) for start in (0, 5, 10)] == [5, 5, 5]
+
+
 def test_unusable_tasks_are_passed_over_and_count_for_no_share() -> None:
     mix = TaskMix([source("a", 6), source("b", 6)], window=4)
     drawn = list(islice(mix.draws({}, lambda task: Forecast(usable=task.key != "a/t0")), 20))
