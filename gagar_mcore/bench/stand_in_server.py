@@ -35,7 +35,7 @@ class SocketEngine:
         self.calls += 1
         body = generate_body(request, f"{request.session_id}/{self.calls}", None, None)
         answer = await self.client.call("/generate", CALL_S, body)
-        return read_generation(answer["meta_info"], None, preset("tiny"))
+        return read_generation(answer["meta_info"], request, None, preset("tiny"))
 
     async def end_session(self, session_id: str) -> None: ...
     async def load_weights(self, directory: Path, version: int) -> None: ...

@@ -16,10 +16,17 @@ PAUSE_S = 0.5  # between two questions after health
 KEEP_ALIVE_S = 2.0  # SGLang closes a connection that is idle for 5 s; one that it is about to close must not be used
 EVENT, LAST_EVENT = "data: ", "data: [DONE]"
 CONNECT_RETRIES = 2  # a connection that was refused has carried nothing
+AGAIN_S, LONGEST_AGAIN_S = 1.0, 30.0  # before a call is worth another try, where the server says when, and at most
+UNAVAILABLE = (429, 502, 503, 504)  # for now, be it the server or what stands before it
 
 
 class ConnectionLost(EngineError):
-    """The server closed a connection, or took none. What was asked may have been done."""
+    """The server closed a connection, took none, or has no time. What was asked may have been done. again_s: before it is worth
+    another try."""
+
+    def __init__(self, reason: str, again_s: float = AGAIN_S) -> None:
+        super().__init__(reason)
+        self.again_s = again_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +50,14 @@ class HttpClient:
         self._http = httpx.AsyncClient(base_url=endpoint.url, transport=transport, timeout=None, trust_env=False)
 
     async def call(self, path: str, deadline_s: float, body: dict[str, Any] | None = None, admin: bool = False) -> dict[str, Any]:
-        """What the server answers to `body`, or to a question without one. Raises EngineError where it refuses, is gone, or
-        misses the deadline."""
+        """What the server answers to `body`, or to a question without one; nothing where that is no JSON. Raises EngineError
+        where it refuses, is gone, or is late."""
         key = self.endpoint.admin_key if admin else self.endpoint.key
         headers = {"Authorization": f"Bearer {key}"}
         response = await self._send(deadline_s, "GET" if body is None else "POST", path, json=body, headers=headers)
         if response.is_error:
             self._refuse(response, path)
-        answer: dict[str, Any] = response.json() if response.content else {}
-        return answer
+        return self._read(response.text, path) if "json" in response.headers.get("content-type", "") else {}
 
     async def stream(self, path: str, deadline_s: float, body: dict[str, Any], heard: Callable[[dict[str, Any]], None]) -> None:
         """The parts of an answer (server-sent events), each told to `heard` as it comes. Raises what `call` does."""
@@ -62,7 +68,7 @@ class HttpClient:
                 self._refuse(response, path)
             async for line in response.aiter_lines():
                 if line.startswith(EVENT) and line != LAST_EVENT:
-                    part: dict[str, Any] = json.loads(line.removeprefix(EVENT))
+                    part = self._read(line.removeprefix(EVENT), path)
                     if "error" in part:
                         raise EngineError(f"{self.endpoint.url}{path}: {part['error']}")
                     heard(part)
@@ -103,7 +109,21 @@ class HttpClient:
         if response.status_code == httpx.codes.UNAUTHORIZED:
             self.fail(f"{self.endpoint.url}{path}: 401: the server does not know the key; another one has taken its place")
             raise EngineError(self.failure)
-        raise EngineError(f"{self.endpoint.url}{path}: {response.status_code}: {response.text[:500]}")
+        reason = f"{self.endpoint.url}{path}: {response.status_code}: {response.text[:500]}"
+        if response.status_code in UNAVAILABLE:
+            told = response.headers.get("retry-after", "")
+            raise ConnectionLost(reason, min(float(told), LONGEST_AGAIN_S) if told.isdecimal() else AGAIN_S)
+        raise EngineError(reason)
+
+    def _read(self, text: str, path: str) -> dict[str, Any]:
+        """Of an object, or of null."""
+        try:
+            answer: dict[str, Any] | None = json.loads(text)
+        except ValueError as error:
+            raise EngineError(f"{self.endpoint.url}{path}: no JSON: {text[:200]!r}") from error
+        if not isinstance(answer, dict | None):
+            raise EngineError(f"{self.endpoint.url}{path}: no answer: {text[:200]!r}")
+        return answer or {}
 
     @asynccontextmanager
     async def _within(self, deadline_s: float, path: str) -> AsyncIterator[None]:
@@ -116,7 +136,7 @@ class HttpClient:
                 yield
         except TimeoutError as error:
             raise EngineError(self.failure or f"{self.endpoint.url}{path}: no answer within {deadline_s:g} s") from error
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise ConnectionLost(self.failure or f"{self.endpoint.url}{path}: {type(error).__name__} {error}") from error
         finally:
             self._open.discard(scope)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation
 from gagar_mcore.engine.requests import check_requests
 from gagar_mcore.engine.server import Server, start_server
 from gagar_mcore.engine.sglang_flags import Serving
-from gagar_mcore.engine.sglang_wire import generate_body, read_generation, read_tokens
+from gagar_mcore.engine.sglang_wire import generate_body, read_generation, read_meta, read_part
 from gagar_mcore.engine.update import Updater
 from gagar_mcore.records.store import MANIFEST, RecordError
 from gagar_mcore.weights.transport import Update
@@ -23,7 +23,6 @@ from gagar_mcore.weights.verify import verify_weights
 
 WATCH_S = 5.0  # between two questions after the server's health
 ABORT_S = 5.0
-REAPED_S = 1.0  # after a process has died the system says so
 
 
 class SGLangEngine:
@@ -37,6 +36,7 @@ class SGLangEngine:
         self._client = HttpClient(server.endpoint)
         self._updater = Updater(section, server.receiver)
         self._read: dict[str, int] = {}  # tokens of each session whose experts are known
+        self._versions, self._held = [serving.version], 0  # of weights that it was told to load; which of them it holds, at least
         self._released = False
         self._control = asyncio.Lock()  # weights and memory change one after the other; meanwhile no health is asked for
         self._orders = 0
@@ -75,18 +75,25 @@ class SGLangEngine:
         await asyncio.to_thread(_check_published, directory)
         await self._resume_memory()
         async with self._control:
-            try:
+            self._versions.append(version)
+            with self._or_end(f"new weights {directory}"):
                 await self._exchange(directory, version)
-            except BaseException as error:
-                self._end(f"new weights {directory}: {error}")
-                raise
+            self._held = len(self._versions) - 1
         self._read.clear()
 
     async def release_memory(self) -> None:
+        """A server that does not give it back is ended."""
+        if self._section.device != "cuda":
+            return
         async with self._control:
-            if self._section.device == "cuda" and not self._released:
+            if self._released:
+                return
+            self._released = True  # from here on no health is asked for: SGLang ends where it has anything to do
+            with self._or_end("its memory"):
+                if self._examination is not None:
+                    await asyncio.shield(self._examination)
+                await self._order(f"/flush_cache?timeout={self._section.deadline_s:g}", {}, 2 * self._section.deadline_s)
                 await self._order("/release_memory_occupation", {})
-                self._released = True
 
     async def close(self) -> None:
         for task in self._watching:
@@ -98,19 +105,21 @@ class SGLangEngine:
         await self._server.close()
 
     async def _generate(self, request: GenerateRequest, partial: Partial) -> Generation:
-        name = f"{request.session_id}/{uuid.uuid4().hex}"
+        name, held = f"{request.session_id}/{uuid.uuid4().hex}", self._held
         known = self._read.get(request.session_id, 0) if self._serving.record_experts else None
         try:
             meta = await self._ask(request, name, known, partial)
-        except ConnectionLost:
-            await asyncio.wait([self._server.ended], timeout=REAPED_S)
-            await self._examine()
+        except (EngineError, asyncio.CancelledError) as error:
             self._abort(name)
+            if isinstance(error, ConnectionLost):
+                await asyncio.wait([self._server.ended], timeout=error.again_s)  # if it has died, the system says so now
+                await self._examine()
             raise
-        except (EngineError, asyncio.CancelledError):
-            self._abort(name)
-            raise
-        generation = read_generation(meta, known, self._serving.model)
+        generation = read_generation(meta, request, known, self._serving.model)
+        for span in generation.weight_spans:
+            if span.version not in self._versions[held:]:
+                self._end(f"{self._server.name} answers with weights {span.version}, which this run has not loaded there")
+                raise EngineError(self._client.failure)
         if (routed := generation.routed) is not None:
             self._read[request.session_id] = routed.start + len(routed.experts)
         return generation
@@ -120,16 +129,15 @@ class SGLangEngine:
         every = self._section.server.parts_of
         if not 0 < every < request.max_new_tokens:
             body = generate_body(request, name, known, None)
-            meta: dict[str, Any] = (await self._client.call("/generate", self._section.deadline_s, body))["meta_info"]
-            return meta
+            return read_meta(await self._client.call("/generate", self._section.deadline_s, body))
         parts: list[dict[str, Any]] = []
 
         def heard(part: dict[str, Any]) -> None:
-            parts.append(part["meta_info"])
-            partial.add(*read_tokens(parts[-1]), int(parts[-1]["weight_version"]))
+            parts.append(read_meta(part))
+            partial.add(*read_part(parts[-1]))
 
         await self._client.stream("/generate", self._section.deadline_s, generate_body(request, name, known, every), heard)
-        if not parts or parts[-1]["finish_reason"] is None:
+        if not parts or parts[-1].get("finish_reason") is None:
             raise ConnectionLost(f"{self._client.endpoint.url}/generate: the answer breaks off")
         scored = [token for part in parts for token in part.get("output_token_logprobs") or ()]
         return {**parts[-1], "output_token_logprobs": scored}
@@ -147,7 +155,8 @@ class SGLangEngine:
             return
         async with self._control:
             if self._released:
-                await self._order("/resume_memory_occupation", {})
+                with self._or_end("its memory"):
+                    await self._order("/resume_memory_occupation", {})
                 self._released = False
 
     async def _update(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
@@ -186,12 +195,23 @@ class SGLangEngine:
 
     async def _end_if_silent(self) -> None:
         """End a server that gives no sign of health in time, unless it was told to do something else meanwhile."""
+        if self._released:
+            return
         orders = self._orders
         try:
             await self._client.wait_healthy(self._section.server.health_deadline_s)
         except EngineError as error:
             if not self._released and not self._control.locked() and orders == self._orders:
                 self._end(f"{self._server.name}: {error}")
+
+    @contextlib.contextmanager
+    def _or_end(self, of: str) -> Iterator[None]:
+        """End a server that may be left with half of what was ordered."""
+        try:
+            yield
+        except BaseException as error:
+            self._end(f"{of}: {error}")
+            raise
 
     def _end(self, reason: str) -> None:
         self._client.fail(reason)
@@ -223,5 +243,5 @@ def _check_published(directory: Path) -> None:
     if (directory / MANIFEST).exists():
         try:
             verify_weights(directory)
-        except RecordError as error:
+        except (RecordError, OSError) as error:
             raise EngineError(str(error)) from error

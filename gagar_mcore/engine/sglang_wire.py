@@ -1,15 +1,20 @@
 """Requests and answers of SGLang's native interface."""
 
 import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from gagar_mcore.engine.protocol import GenerateRequest, Generation, RoutedTokens
+from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation, RoutedTokens
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.records.expert_index import StoredRows
 from gagar_mcore.records.experts import Experts
 from gagar_mcore.records.types import WeightSpan
+
+FINISH_REASONS = ("stop", "length", "abort")
 
 
 def generate_body(request: GenerateRequest, name: str, experts_from: int | None, interval: int | None) -> dict[str, Any]:
@@ -35,22 +40,68 @@ def generate_body(request: GenerateRequest, name: str, experts_from: int | None,
     return body if experts_from is None else body | experts
 
 
-def read_generation(meta: dict[str, Any], experts_from: int | None, model: ModelConfig) -> Generation:
-    """meta: `meta_info` of the answer; one that was aborted before it began has no tokens."""
-    packed = meta.get("routed_experts")
-    token_ids, logprobs = read_tokens(meta)
-    return Generation(
-        token_ids=token_ids,
-        logprobs=logprobs,
-        weight_spans=[WeightSpan(int(span["version"]), span["start"], span["end"]) for span in meta["weight_versions"]],
-        finish_reason=meta["finish_reason"]["type"],
-        routed=RoutedTokens(experts_from, read_routed(packed, model)) if packed and experts_from is not None else None,
-    )
+def read_generation(meta: dict[str, Any], request: GenerateRequest, experts_from: int | None, model: ModelConfig) -> Generation:
+    """meta: `meta_info` of the answer to `request`; one that was aborted before it began has no tokens. Raises EngineError where
+    it does not answer that."""
+    with _readable():
+        token_ids, logprobs = _read_tokens(meta)
+        packed = None if experts_from is None else meta.get("routed_experts")
+        generation = Generation(
+            token_ids=token_ids,
+            logprobs=logprobs,
+            weight_spans=[WeightSpan(int(span["version"]), span["start"], span["end"]) for span in meta["weight_versions"]],
+            finish_reason=meta["finish_reason"]["type"],
+            routed=RoutedTokens(experts_from, read_routed(packed, model)) if packed and experts_from is not None else None,
+        )
+    if fault := _fault(generation, request, experts_from, model):
+        raise EngineError(f"session {request.session_id!r}: no answer to what was asked: {fault}")
+    return generation
 
 
-def read_tokens(meta: dict[str, Any]) -> tuple[list[int], list[float]]:
+def _fault(generation: Generation, request: GenerateRequest, experts_from: int | None, model: ModelConfig) -> str | None:
+    ids, spans = generation.token_ids, generation.weight_spans
+    if len(ids) > request.max_new_tokens or (not ids and generation.finish_reason != "abort"):
+        return f"{len(ids)} tokens where 1 to {request.max_new_tokens} were asked for"
+    if ids and (min(ids) < 0 or max(ids) >= model.vocab_size):
+        return f"ids beyond 0..{model.vocab_size - 1}"
+    if not all(map(isfinite, generation.logprobs)):
+        return "log-probs that are not finite"
+    if [0, *(span.end for span in spans)] != [*(span.start for span in spans), len(ids)]:
+        return f"weight versions of other tokens than its {len(ids)}: {spans}"
+    if generation.finish_reason not in FINISH_REASONS:
+        return f"finish reason {generation.finish_reason!r}"
+    if experts_from is None or generation.finish_reason == "abort":
+        return None
+    told = 0 if generation.routed is None else len(generation.routed.experts)
+    passed = len(request.input_ids) + len(ids) - 1 - experts_from
+    return f"experts of {told} tokens where {passed} had passed" if told != passed else None
+
+
+def read_meta(answer: dict[str, Any]) -> dict[str, Any]:
+    """`meta_info` of an answer, or of a part of one. Raises EngineError."""
+    if not isinstance(meta := answer.get("meta_info"), dict):
+        raise EngineError(f"no answer: {answer!r:.200}")
+    return meta
+
+
+def read_part(meta: dict[str, Any]) -> tuple[list[int], list[float], int]:
+    """Tokens, log-probs and weight version of a part of an answer. Raises EngineError."""
+    with _readable():
+        return *_read_tokens(meta), int(meta["weight_version"])
+
+
+def _read_tokens(meta: dict[str, Any]) -> tuple[list[int], list[float]]:
+    """A log-prob that is no number comes as null: a TypeError."""
     scored = meta.get("output_token_logprobs") or []
-    return [token for _, token, _ in scored], [logprob for logprob, _, _ in scored]
+    return [int(token) for _, token, _ in scored], [float(logprob) for logprob, _, _ in scored]
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineError(f"no answer that can be read: {type(error).__name__} {error}") from error
 
 
 def read_routed(told: str | dict[str, Any], model: ModelConfig) -> Experts | StoredRows:

@@ -9,7 +9,8 @@ SILENCE = b""
 
 
 def answer(status, body):
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close"
+    return f"{head}\r\n\r\n{body}".encode()
 
 
 def talk(reply, body):
