@@ -5,15 +5,18 @@ import contextlib
 import logging
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from gagar_mcore.config.rollout import EngineSection
 from gagar_mcore.engine.protocol import EngineError
 from gagar_mcore.weights.checksums import differing_parameters
 from gagar_mcore.weights.distributed import Broadcast
 from gagar_mcore.weights.follow import Delta
 from gagar_mcore.weights.tensor import SharedMemory
-from gagar_mcore.weights.transport import Disk, Order, Transport, TransportError, Update
+from gagar_mcore.weights.transport import Disk, Order, Transport, Update
 
 log = logging.getLogger(__name__)
+FAILURES = (RuntimeError, ValueError, KeyError, OSError, SafetensorError)  # of a transport, of files, of an answer's fields
 
 
 class Anew(Disk):
@@ -39,7 +42,7 @@ class Updater:
         hold a mixture then."""
         try:
             return await self._try(self._transport, order, update)
-        except (EngineError, TransportError) as error:
+        except EngineError as error:
             log.warning("%s: %s; now the server reads all of it", update.weights, error)
         await self._try(Anew(), order, update)
 
@@ -54,6 +57,8 @@ class Updater:
                 await self._look(order, update)
         except TimeoutError as error:
             raise EngineError(f"{update.weights}: not loaded within engine.start_timeout_s={deadline_s:g}") from error
+        except FAILURES as error:
+            raise error if isinstance(error, EngineError) else EngineError(f"{type(error).__name__} {error}") from error
 
     async def _look(self, order: Order, update: Update) -> None:
         held = (await order("/model_info", None))["weight_version"]

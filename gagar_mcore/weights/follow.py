@@ -8,6 +8,7 @@ from typing import Any
 
 from gagar_mcore.weights.mailbox import Mailbox, Unanswered
 from gagar_mcore.weights.receiver import bring, own_replica
+from gagar_mcore.weights.replica import Replica
 from gagar_mcore.weights.transport import Order, TransportError, Update, load_directory
 
 
@@ -18,7 +19,7 @@ class Delta:
     def __init__(self, receiver: Path | None, timeout_s: float) -> None:
         self._receiver, self._timeout_s = receiver, timeout_s
         self._stack = ExitStack()
-        self._replica = None if receiver else self._stack.enter_context(own_replica())
+        self._replica: Replica | None = None
 
     async def bring(self, order: Order, update: Update) -> None:
         answer = await self._ask(update.weights.absolute())
@@ -30,9 +31,9 @@ class Delta:
         await asyncio.to_thread(self._stack.close)
 
     async def _ask(self, weights: Path) -> dict[str, Any]:
-        if self._replica is not None:
+        if self._receiver is None:
+            self._replica = self._replica or self._stack.enter_context(own_replica())
             return await asyncio.to_thread(bring, self._replica, weights)
-        assert self._receiver is not None
         try:
             answer: dict[str, Any] = await Mailbox(self._receiver).ask(
                 uuid.uuid4().hex, {"weights": str(weights)}, self._timeout_s
