@@ -1,27 +1,31 @@
 """Servers that another process runs, found by the file that it writes."""
 
 import asyncio
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import IO, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from gagar_mcore.engine.http import Endpoint, wait_healthy
+from gagar_mcore.engine.http import Endpoint, HttpClient
 from gagar_mcore.engine.protocol import EngineError
 
+WAKE_S = 10.0
 _ENDPOINT = TypeAdapter(Endpoint)
 
 
 @dataclass(frozen=True, slots=True)
 class AttachedServer:
-    """A Server that is not ours to end; whether it lives, only its health tells."""
+    """A Server that is not ours to end; whether it lives, only its health tells. right: see `_take`."""
 
     endpoint: Endpoint
     receiver: Path | None = None
+    right: IO[Any] | None = None
     ended: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
@@ -39,17 +43,47 @@ class AttachedServer:
         """Let go of it."""
         if not self.ended.done():
             self.ended.set_result(0)
+        if self.right is not None:
+            self.right.close()
 
     async def close(self) -> None:
         self.kill()
 
 
 async def attach_server(file: Path, deadline_s: float) -> AttachedServer:
-    """Raises EngineError where no healthy server is found in time."""
-    endpoint = read_address(file)
-    await wait_healthy(endpoint, deadline_s)
+    """Raises EngineError where no healthy server is found in time, or another run has it."""
+    right = _take(file)
+    try:
+        endpoint = _endpoint(right)
+        await _wake(endpoint, deadline_s)
+    except BaseException:
+        right.close()
+        raise
     receiver = receiver_beside(file)
-    return AttachedServer(endpoint, receiver if receiver.is_dir() else None)
+    return AttachedServer(endpoint, receiver if receiver.is_dir() else None, right)
+
+
+def _take(file: Path) -> IO[Any]:
+    """The exclusive right to the server, while it is held and this process lives: two runs would give it weights by turns, under
+    the same versions. Raises EngineError."""
+    held = _open(file)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        held.close()
+        raise EngineError(f"engine.server.attach: {file}: another run has this server; start one for each run") from error
+    return held
+
+
+async def _wake(endpoint: Endpoint, deadline_s: float) -> None:
+    """Wait for a sign of health, which a server does not give that a killed run has left paused."""
+    client = HttpClient(endpoint)
+    try:
+        with suppress(EngineError):
+            await client.call("/continue_generation", WAKE_S, {}, admin=True)
+        await client.wait_healthy(deadline_s)
+    finally:
+        await client.close()
 
 
 def receiver_beside(file: Path) -> Path:
@@ -65,12 +99,22 @@ def find_addresses(attach: str | Sequence[str]) -> list[Path]:
 
 def read_address(file: Path) -> Endpoint:
     """Raises EngineError."""
+    with _open(file) as found:
+        return _endpoint(found)
+
+
+def _open(file: Path) -> IO[Any]:
     try:
-        return _ENDPOINT.validate_json(file.read_bytes())
+        return open(file, "r+b")
     except OSError as error:
         raise EngineError(f"engine.server.attach: {file}: {error.strerror}; start `gagar serve` first") from error
+
+
+def _endpoint(found: IO[Any]) -> Endpoint:
+    try:
+        return _ENDPOINT.validate_json(found.read())
     except ValidationError as error:
-        raise EngineError(f"engine.server.attach: {file}: no file that `gagar serve` has written") from error
+        raise EngineError(f"engine.server.attach: {found.name}: no file that `gagar serve` has written") from error
 
 
 @contextmanager

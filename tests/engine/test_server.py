@@ -6,7 +6,7 @@ import pytest
 
 from gagar_mcore.config.rollout import EngineSection, ServerSection
 from gagar_mcore.config.shipped import shipped_checkpoint
-from gagar_mcore.engine.attach import read_address, write_address
+from gagar_mcore.engine.attach import attach_server, read_address, write_address
 from gagar_mcore.engine.http import Endpoint
 from gagar_mcore.engine.protocol import EngineError
 from gagar_mcore.engine.server import ServerProcess, start_server
@@ -54,6 +54,31 @@ def test_an_address_is_there_for_this_user_while_the_server_runs(tmp_path):
         assert read_address(file) == ENDPOINT
         assert file.stat().st_mode & 0o077 == 0
     assert list(file.parent.iterdir()) == []
+
+
+def test_a_server_that_one_run_has_is_not_given_to_another(tmp_path):
+    """Two runs would give it weights by turns, under the same versions."""
+
+    async def scenario():
+        asked = []
+
+        async def serve(reader, writer):
+            asked.append((await reader.readuntil(b"\r\n\r\n")).split()[1])
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+            endpoint = Endpoint(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", "key", "admin")
+            with write_address(tmp_path / "policy.json", endpoint):
+                first = await attach_server(tmp_path / "policy.json", 10.0)
+                with pytest.raises(EngineError, match=r"engine\.server\.attach: .*policy\.json: another run has this server"):
+                    await attach_server(tmp_path / "policy.json", 10.0)
+                await first.close()
+                await (await attach_server(tmp_path / "policy.json", 10.0)).close()
+        return asked
+
+    # A run that was killed in an update has left it paused, without a sign of health.
+    assert asyncio.run(scenario()) == [b"/continue_generation", b"/health"] * 2
 
 
 @pytest.mark.parametrize(("text", "message"), [(None, "No such file"), ("{}", "no file that `gagar serve` has written")])
