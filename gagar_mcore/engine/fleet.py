@@ -14,8 +14,9 @@ from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation
 
 ATTEMPTS = 4  # to have one call answered
 LOOK_S = 5.0  # between two looks for members that have come
-
 PAUSE_S = 0.1
+
+NONE_FOUND = "no engine is found; start `gagar serve policy`, which writes its address where engine.server.attach looks for it"
 
 Found = Callable[[], Mapping[str, Start]]
 
@@ -33,7 +34,7 @@ class Fleet:
     A call goes to the member that its session was with, for the cache that is there; a session without one to the member with
     the fewest. A member has at most `room` requests, calls beyond wait in order. One that dies is started again with the newest
     weights, `restarts` times where it does not stay up; meanwhile the others go on with what it was asked, from the last token
-    that arrived. A call for which there is no member fails after `patience_s`, and at once where none will come back."""
+    that arrived. A call for which there is no member fails after `patience_s`, and at once where all are given up."""
 
     def __init__(
         self, found: Found, weights: Path, version: int, room: int, patience_s: float, restarts: float = RESTARTS
@@ -45,6 +46,7 @@ class Fleet:
         self._homes: dict[str, Member] = {}
         self._waiting: deque[_Waiting] = deque()
         self._looking: asyncio.Task[None] | None = None
+        self._lost_at = 0.0  # the last member that was
         self._closed = False
 
     async def start(self) -> None:
@@ -58,7 +60,7 @@ class Fleet:
             raise
         if not self.alive:
             await self.close()
-            raise failures[0] or EngineError("no engine was found")
+            raise next(filter(None, failures), EngineError(NONE_FOUND))
         for member, failure in zip(members, failures, strict=True):
             if failure is not None:
                 self._revive(member, str(failure))
@@ -88,13 +90,13 @@ class Fleet:
         return said
 
     async def end_session(self, session_id: str) -> None:
-        """A session that a member has lost is over as well."""
-        member = self._homes.pop(session_id, None)
-        if member is not None:
-            member.sessions -= 1
-            if member.engine is not None:
-                with contextlib.suppress(EngineError):
-                    await member.engine.end_session(session_id)
+        """It is over with every member that it was with, and with those that have lost it as well."""
+        home = self._homes.pop(session_id, None)
+        if home is not None:
+            home.sessions -= 1
+        for engine in [member.engine for member in self._members.values() if member.engine is not None]:
+            with contextlib.suppress(EngineError):
+                await engine.end_session(session_id)
 
     async def load_weights(self, directory: Path, version: int) -> None:
         """A member that fails to take them is started anew, with them. Raises EngineError where a living one refuses them, or no
@@ -144,7 +146,7 @@ class Fleet:
         self._dispatch()
         try:
             while not (await asyncio.wait([ahead.member], timeout=self._patience_s))[0]:
-                if not self.alive:
+                if not self.alive and time.monotonic() >= self._lost_at + self._patience_s:
                     raise EngineError(f"no engine within {self._patience_s:g} s: {self._obituary()}")
         except BaseException:
             if not ahead.member.cancel() and ahead.member.exception() is None:
@@ -192,7 +194,8 @@ class Fleet:
             member.sessions += 1
 
     def _is_over(self) -> bool:
-        return self._closed or all(member.given_up for member in self._members.values())
+        """Where no member is found, one may come."""
+        return self._closed or (bool(self._members) and all(member.given_up for member in self._members.values()))
 
     async def _some_member(self) -> None:
         """Wait until there is one. Raises EngineError."""
@@ -206,7 +209,7 @@ class Fleet:
 
     def _obituary(self) -> str:
         obituaries = dict.fromkeys(member.obituary for member in self._members.values() if member.obituary)
-        return "the engine is closed" if self._closed else "; ".join(obituaries)
+        return "the engine is closed" if self._closed else "; ".join(obituaries) or NONE_FOUND
 
     async def _begin(self, member: Member) -> EngineError | None:
         try:
@@ -230,6 +233,7 @@ class Fleet:
         return None
 
     def _revive(self, member: Member, reason: str) -> None:
+        self._lost_at = time.monotonic()
         if self._closed:
             member.engine = None
             return

@@ -1,5 +1,6 @@
 import asyncio
 import os
+import random
 import signal
 from collections import Counter
 from functools import partial
@@ -123,7 +124,7 @@ class Counting:
     def __init__(self, name, version, pause=0.001):
         self.name, self.version, self.pause = name, version, pause
         self.alive = True
-        self.asked, self.at_work, self.most = [], 0, 0
+        self.asked, self.ended, self.at_work, self.most = [], [], 0, 0
         self.dying = asyncio.Event()
 
     async def generate(self, requests):
@@ -150,7 +151,8 @@ class Counting:
     def _answer(self, asked, tokens, reason):
         return Generation(tokens, [0.0] * len(tokens), [WeightSpan(self.version, 0, len(tokens))] if tokens else [], reason)
 
-    async def end_session(self, session_id): ...
+    async def end_session(self, session_id):
+        self.ended.append(session_id)
 
     async def load_weights(self, directory, version):
         if self.dying.is_set():
@@ -225,6 +227,67 @@ def test_waiting_calls_that_are_cancelled_leave_their_place_to_others():
     assert kinds[1::2] == [list] * 10
 
 
+def test_a_session_that_has_moved_is_over_with_all_that_it_was_with():
+    """They remember which of its tokens they have told the experts of."""
+
+    async def body(fleet, engines):
+        long = asyncio.create_task(fleet.generate([request(session="x", new=10_000)]))
+        await asyncio.sleep(0.01)
+        await fleet.generate([request(session="x", new=2)])
+        long.cancel()
+        await fleet.end_session("x")
+        return [(len(engine.asked), engine.ended) for [engine] in engines.values()]
+
+    assert run_fleet(body, room=1) == [(1, ["x"])] * 2
+
+
+def test_nothing_is_left_of_sessions_that_are_cancelled_wherever_they_are():
+    draw = random.Random(3)
+
+    async def body(fleet, engines):
+        async def session(name):
+            try:
+                async with asyncio.timeout(draw.random() * 0.2):
+                    for _ in range(9):
+                        await fleet.generate([request(session=name, new=5)])
+            finally:
+                await fleet.end_session(name)
+
+        await asyncio.gather(*(session(f"s{i}") for i in range(2000)), return_exceptions=True)
+        await fleet.generate([request(session="last", new=2)])
+        await fleet.end_session("last")
+        members = fleet._members.values()
+        held = [(member.at_work, member.sessions, member.engine.at_work) for member in members]
+        return held, fleet._homes, len(fleet._waiting)
+
+    assert run_fleet(body, room=3) == ([(0, 0, 0)] * 2, {}, 0)
+
+
+def test_a_call_that_has_waited_for_room_still_waits_for_the_engine_to_come_back():
+    """As long as others, from when the engine was lost on."""
+
+    async def main():
+        engines = []
+
+        async def start(weights, version):
+            await asyncio.sleep(0.3 * len(engines))
+            engines.append(Counting("a", version))
+            return engines[-1]
+
+        fleet = Fleet(lambda: {"a": start}, "w0", 0, room=1, patience_s=1.0)
+        await fleet.start()
+        long, short = (asyncio.create_task(fleet.generate([request(session=f"s{new}", new=new)])) for new in (10_000, 2))
+        await asyncio.sleep(0.9)
+        engines[0].dying.set()
+        try:
+            return await short
+        finally:
+            long.cancel()
+            await fleet.close()
+
+    assert len(asyncio.run(asyncio.wait_for(main(), 60))[0].token_ids) == 2
+
+
 def test_another_goes_on_from_the_last_token_of_one_that_dies():
     async def body(fleet, engines):
         call = asyncio.create_task(fleet.generate([request(session="s", ids=(0,), new=50)]))
@@ -280,6 +343,49 @@ def test_a_call_waits_for_a_member_no_longer_than_it_may():
         await body(fleet, engines)
 
     run_fleet(dies, names="a", failing=failing, patience_s=0.2, restarts=10)
+
+
+def test_where_the_only_one_is_gone_calls_and_weights_wait_for_another(monkeypatch):
+    monkeypatch.setattr("gagar_mcore.engine.fleet.LOOK_S", 0.02)
+    failing = []
+
+    async def body(fleet, engines):
+        lose(fleet, engines, failing)
+        call = asyncio.create_task(fleet.generate([request(session="s", ids=(0,), new=3)]))
+        while fleet._members:
+            await asyncio.sleep(0.01)
+        loading = asyncio.create_task(fleet.load_weights("w1", 1))
+        await asyncio.sleep(0.1)
+        waited = not call.done() and not loading.done()
+        failing.clear()
+        fleet.found.append("a")
+        await loading
+        return waited, (await call)[0]
+
+    waited, answer = run_fleet(body, names="a", failing=failing)
+    assert waited and answer.token_ids == [1, 2, 3] and answer.weight_spans[0].version == 1
+
+
+def test_where_none_comes_the_wait_has_an_end_and_says_where_one_is_looked_for(monkeypatch):
+    monkeypatch.setattr("gagar_mcore.engine.fleet.LOOK_S", 0.02)
+    failing = []
+
+    async def body(fleet, engines):
+        lose(fleet, engines, failing)
+        for waiting in (fleet.generate([request(session="s", new=5)]), fleet.load_weights("w1", 1)):
+            with pytest.raises(EngineError, match=r"no engine within 0\.3 s: .*engine\.server\.attach"):
+                await waiting
+
+    run_fleet(body, names="a", failing=failing, patience_s=0.3)
+    with pytest.raises(EngineError, match=r"no engine is found; .*engine\.server\.attach"):
+        run_fleet(body, names="")
+
+
+def lose(fleet, engines, failing):
+    """The only engine, and what tells of it."""
+    failing.append("a")
+    fleet.found.clear()
+    engines["a"][0].dying.set()
 
 
 def test_one_that_comes_later_is_found_and_one_that_is_gone_forgotten(monkeypatch):
