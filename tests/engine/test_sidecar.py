@@ -10,7 +10,8 @@ import pytest
 
 from gagar_mcore.engine.http import ConnectionLost, Endpoint, HttpClient
 from gagar_mcore.engine.protocol import EngineError
-from gagar_mcore.engine.sglang_wire import read_routed
+from gagar_mcore.engine.sglang_wire import read_meta, read_routed
+from gagar_mcore.engine.sidecar import forward
 from gagar_mcore.engine.sidecar.forward import Forwarder
 from gagar_mcore.engine.sidecar.strip import Stripper
 from gagar_mcore.models.presets import preset
@@ -88,6 +89,55 @@ def test_the_parts_of_an_answer_arrive_as_parts(tmp_path):
     one, other = beside(tmp_path, reply(events, "text/event-stream"), body)
     assert one == first
     check_stored(other["meta_info"], tmp_path)
+
+
+def test_experts_that_cannot_be_stored_are_an_error_that_says_why(tmp_path, monkeypatch):
+    def full(self, experts):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ExpertStore, "append", full)
+
+    async def body(client, seen, gone):
+        answer = await client.call("/generate", 10.0, {})
+        with pytest.raises(EngineError, match=r"its experts are not stored: .*No space left on device"):
+            read_meta(answer)
+        return True
+
+    assert beside(tmp_path, reply(json.dumps(ANSWER)), body)
+
+
+def test_nobody_holds_the_sidecar_for_longer_than_it_says(tmp_path, monkeypatch):
+    """A head that does not come, a body that trickles, an answer that does not come, a client that sends on and on."""
+    monkeypatch.setattr(forward, "IDLE_S", 0.3)
+    monkeypatch.setattr(forward, "LONGEST_S", 0.3)
+    head = b"POST /generate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+
+    async def trickle(port, first, more):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(first)
+
+        async def send():
+            while True:
+                writer.write(more)
+                await writer.drain()
+                await asyncio.sleep(0.05)
+
+        sending = asyncio.create_task(send())
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            writer.close()
+
+    async def body(client, seen, gone):
+        port = int(client.endpoint.url.rpartition(":")[2])
+        held = [(b"", b"P"), (head % 1000, b" "), (head % 0, b""), (head % 0, b" " * forward.MOST_AHEAD)]
+        return await asyncio.gather(*(trickle(port, first, more) for first, more in held))
+
+    assert beside(tmp_path, "nothing", body) == [b""] * 4
 
 
 def test_other_answers_and_refusals_pass(tmp_path):

@@ -13,7 +13,9 @@ from gagar_mcore.waiting import unless
 
 CHUNK = 1 << 16
 MOST_BYTES = 1 << 28  # of a request; weights come as files
-IDLE_S = 60.0  # a connection between two requests
+IDLE_S = 60.0  # a connection between two requests; then for a whole one to come
+LONGEST_S = 7200.0  # for an answer to be made and taken: beyond any deadline of those who ask
+MOST_AHEAD = 1 << 20  # bytes that come before an answer is over
 KEEP_S = 2.0  # SGLang closes a connection that is idle for 5 s
 OF_THE_CONNECTION = (
     *("connection", "keep-alive", "host"),
@@ -55,8 +57,9 @@ class Forwarder:
         try:
             with contextlib.suppress(ConnectionError, TimeoutError, h11.ProtocolError, httpx.TransportError):
                 while (request := await client.request()) is not None:
-                    if not await unless(client.hang_up(), self._forward(client, *request)):
-                        break
+                    async with asyncio.timeout(LONGEST_S):
+                        if not await unless(client.hang_up(), self._forward(client, *request)):
+                            break
         finally:
             writer.close()
 
@@ -91,14 +94,16 @@ class _Client:
 
     async def request(self) -> tuple[h11.Request, bytes] | None:
         """Head and body; None where no other comes. Raises TimeoutError, ConnectionError, ProtocolError."""
-        head = await self._event()
+        async with asyncio.timeout(IDLE_S):
+            head = await self._event()
         if not isinstance(head, h11.Request):
             return None
         body = bytearray()
-        while isinstance(event := await self._event(), h11.Data):
-            body += event.data
-            if len(body) > MOST_BYTES:
-                return None
+        async with asyncio.timeout(IDLE_S):
+            while isinstance(event := await self._event(), h11.Data):
+                body += event.data
+                if len(body) > MOST_BYTES:
+                    return None
         return head, bytes(body)
 
     async def respond(self, answer: httpx.Response, parts: AsyncIterator[bytes]) -> bool:
@@ -119,11 +124,12 @@ class _Client:
 
     async def _event(self) -> object:
         while (event := self._http.next_event()) is h11.NEED_DATA:
-            self._http.receive_data(await asyncio.wait_for(self._reader.read(CHUNK), IDLE_S))
+            self._http.receive_data(await self._reader.read(CHUNK))
         return event
 
     async def hang_up(self) -> None:
-        """Until the client closes its side; what it sends meanwhile is kept for its next request."""
-        while data := await self._reader.read(CHUNK):
+        """Until the client closes its side, or sends too much; what it sends meanwhile is kept for its next request."""
+        ahead = 0
+        while ahead < MOST_AHEAD and (data := await self._reader.read(CHUNK)):
             self._http.receive_data(data)
-        self._http.receive_data(b"")
+            ahead += len(data)

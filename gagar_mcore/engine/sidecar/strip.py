@@ -14,7 +14,8 @@ EVENT = b"data: "
 
 
 class Stripper:
-    """Replaces the experts of an answer by a reference to where it has stored them."""
+    """Replaces the experts of an answer by a reference to where it has stored them, and all of the answer by an error where it
+    cannot store them."""
 
     def __init__(self, model: ModelConfig, store: ExpertStore) -> None:
         self._model, self._store = model, store
@@ -38,6 +39,9 @@ class Stripper:
         answer: dict[str, Any] = json.loads(text)
         meta = answer.get("meta_info", {})
         if isinstance(told := meta.get(NAME), str):
-            rows = read_experts(told, self._model)
-            meta[NAME] = asdict(self._store.append(rows)) if len(rows) else None
+            try:
+                rows = read_experts(told, self._model)
+                meta[NAME] = asdict(self._store.append(rows)) if len(rows) else None
+            except (OSError, ValueError) as error:
+                answer = {"error": f"its experts are not stored: {error}"}
         return json.dumps(answer, separators=(",", ":")).encode()
