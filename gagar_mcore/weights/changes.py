@@ -5,7 +5,6 @@ A place is told by its gap, how many values lie between it and the place before.
 that many values without a change, and no place."""
 
 import json
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -22,10 +21,13 @@ Words = NDArray[np.unsignedinteger[Any]]
 
 
 def read_header(path: Path) -> bytes:
-    """Names, types, shapes and places of a file's tensors."""
+    """Names, types, shapes and places of a file's tensors. Raises ValueError where it is cut short."""
     with open(path, "rb") as file:
         length = file.read(8)
-        return length + file.read(*struct.unpack("<Q", length))
+        size = int.from_bytes(length, "little")
+        if size > path.stat().st_size - 8:
+            raise ValueError(f"{path}: damaged, its header is longer than the file")
+        return length + file.read(size)
 
 
 def write_changes(base: Path, target: Path, changes: Path) -> None:
@@ -44,13 +46,13 @@ def write_changes(base: Path, target: Path, changes: Path) -> None:
 def apply_changes(path: Path, changes: Path) -> None:
     """Make the target of the base at `path`, in place. Applied to another file it makes neither, so compare a checksum. Raises
     ValueError where `changes` are damaged or of a file of another layout."""
-    tensors = dict(_tensors(path, "r+"))
     try:
+        tensors = dict(_tensors(path, "r+"))
         with ZipFile(changes) as archive:
             for name in (entry.removesuffix("/gaps.npy") for entry in archive.namelist() if entry.endswith("/gaps.npy")):
                 places = decode_places(_read(archive, f"{name}/gaps.npy"))
                 tensors[name][places] ^= _read(archive, f"{name}/values.npy")
-    except (BadZipFile, IndexError, KeyError, TypeError) as error:
+    except (AttributeError, BadZipFile, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"{changes}: damaged, or not of {path}: {error}") from error
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from gagar_mcore.records.store import RecordError
@@ -19,19 +18,18 @@ log = logging.getLogger(__name__)
 @contextmanager
 def own_replica() -> Iterator[Replica]:
     """A copy where temporary files lie, which TMPDIR says; deleted in the end."""
-    with tempfile.TemporaryDirectory(prefix="gagar-weights-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gagar-weights-", ignore_cleanup_errors=True) as folder:  # a late copy may write yet
         yield Replica(Path(folder))
 
 
 @contextmanager
 def receiving(folder: Path) -> Iterator[None]:
     """Bring a copy on this host to the weights that are asked for in the mailbox `folder`; an answer says where the copy is."""
-    mailbox, one_at_a_time = Mailbox(folder), Lock()
+    mailbox = Mailbox(folder)
     with own_replica() as replica:
 
         def answer(name: str, question: Any) -> None:
-            with one_at_a_time:
-                mailbox.answer(name, bring(replica, Path(question["weights"])))
+            mailbox.answer(name, bring(replica, Path(question["weights"])))
 
         with mailbox.attended(answer):
             yield

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from gagar_mcore.records.store import MANIFEST, Manifest, RecordError, file_sum, read_manifest, write_file
 from gagar_mcore.weights.changes import apply_changes
@@ -29,12 +30,16 @@ class Replica:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._one_at_a_time = Lock()
         directory.mkdir(parents=True, exist_ok=True)
 
     def bring(self, weights: Path) -> Transfer:
         """Hold what is published at `weights`, by deltas where they lead there and by a whole copy where they do not or the sums
         are wrong afterwards. Raises RecordError where the copy's sums are wrong too."""
-        wanted = read_manifest(weights, "weights")
+        with self._one_at_a_time:
+            return self._bring(weights, read_manifest(weights, "weights"))
+
+    def _bring(self, weights: Path, wanted: Manifest) -> Transfer:
         held = self._held()
         if held == wanted.digest:
             return Transfer(0)
@@ -47,15 +52,11 @@ class Replica:
         write_file(self.directory / HELD, json.dumps({"digest": wanted.digest}).encode())
         return transfer
 
-    def reset(self) -> None:
-        """Make the next copy a whole one."""
-        (self.directory / HELD).unlink(missing_ok=True)
-
     def _held(self) -> str | None:
         """The digest of the weights here; None where they may not be whole."""
         try:
             return str(json.loads((self.directory / HELD).read_text())["digest"])
-        except (FileNotFoundError, ValueError, KeyError):
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
     def _follow(self, chain: Sequence[Path], wanted: Manifest) -> Transfer:

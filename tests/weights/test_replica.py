@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -66,7 +68,11 @@ def test_it_catches_up_over_several_versions(layout, tmp_path):
     assert_holds(replica, layout.weights(3))
 
 
-@pytest.mark.parametrize("fault", ["delta damaged", "delta missing", "copy damaged", "copy cut short", "killed"])
+FAULTS = ["delta damaged", "delta missing", "copy damaged", "copy cut short", "killed", "mark damaged"]
+HEADERS = {"copy emptied": b"", "header too long": b"\xff" * 99, "header of another kind": b"\x02" + bytes(7) + b"[]"}
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, *HEADERS])
 def test_where_it_cannot_follow_it_copies_and_says_why(layout, tmp_path, fault):
     replica = Replica(tmp_path / "replica")
     replica.bring(layout.weights(0))
@@ -84,12 +90,35 @@ def test_where_it_cannot_follow_it_copies_and_says_why(layout, tmp_path, fault):
         case "killed":
             (replica.directory / HELD).unlink()
             flip(held)
+        case "mark damaged":
+            (replica.directory / HELD).write_text("null")
+        case _:
+            held.write_bytes(HEADERS[fault])
     transfer = replica.bring(layout.weights(1))
     damaged = "model.safetensors: damaged"
     says = {"delta damaged": "model.safetensors.changes", "copy damaged": damaged, "copy cut short": damaged}
+    says |= dict.fromkeys(HEADERS, "damaged")
     assert transfer.whole is not None and says.get(fault, "no delta leads") in transfer.whole
     assert_holds(replica, layout.weights(1))
     assert Replica(replica.directory).bring(layout.weights(2)).whole is None
+
+
+def test_who_comes_while_a_copy_is_made_waits_for_it(layout, tmp_path, monkeypatch):
+    """Where a copy takes longer than whoever asked for it waits, the next who asks must not write the same files."""
+    replica, copied, at_work, most = Replica(tmp_path / "replica"), shutil.copyfile, [], []
+
+    def copyfile(source, target):
+        at_work.append(target)
+        most.append(len(at_work))
+        copied(source, target)
+        time.sleep(0.01)
+        at_work.remove(target)
+
+    monkeypatch.setattr(shutil, "copyfile", copyfile)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(replica.bring, [layout.weights(version) for version in (0, 1, 2, 0)]))
+    assert max(most) == 1
+    assert_holds(replica, layout.weights(0))
 
 
 def flip(path):
