@@ -38,8 +38,8 @@ class Sending:
     def __init__(self, group: Group, listening: socket.socket) -> None:
         """Waits for the server's ranks. Raises RuntimeError where they do not come in time."""
         timeout = timedelta(seconds=group.timeout_s)
-        port = listening.getsockname()[1]
-        store: Any = dist.TCPStore("localhost", port, group.size, True, timeout, master_listen_fd=listening.detach())
+        address, port = listening.getsockname()
+        store: Any = dist.TCPStore(address, port, group.size, True, timeout, master_listen_fd=listening.detach())
         # As the server's ranks, which go through `torch.distributed.rendezvous`, find each other's addresses there.
         for prefix in (group.name, f"{group.name}/", f"{group.device}/"):
             store = dist.PrefixStore(prefix, store)
@@ -64,7 +64,7 @@ def _open(store: Any, group: Group, timeout: timedelta) -> Any:
 
 
 @contextmanager
-def listening() -> Iterator[socket.socket]:
-    """A port of this machine's for the store of a group."""
-    with socket.create_server(("", 0)) as free:
+def listening(address: str) -> Iterator[socket.socket]:
+    """A port at this address of this machine's for the store of a group. Raises OSError."""
+    with socket.create_server((address, 0)) as free:
         yield free

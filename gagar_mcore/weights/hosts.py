@@ -1,5 +1,6 @@
 """Which machine this is."""
 
+import ipaddress
 import socket
 from pathlib import Path
 
@@ -13,5 +14,9 @@ def host_id() -> str:
 
 
 def reachable_address(from_host: str) -> str:
-    """An address of this machine for processes on the machine of the id `from_host`."""
-    return "127.0.0.1" if from_host == host_id() else socket.gethostbyname(socket.gethostname())
+    """An address of this machine for processes on the machine of the id `from_host`. Raises OSError where it can be reached from
+    other networks: who comes there first is sent the weights."""
+    address = "127.0.0.1" if from_host == host_id() else socket.gethostbyname(socket.gethostname())
+    if not ipaddress.ip_address(address).is_private:
+        raise OSError(f"{address}, the address of {socket.gethostname()}, can be reached from other networks")
+    return address

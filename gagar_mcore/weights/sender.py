@@ -61,8 +61,8 @@ def _send(run: Path, name: str, transfer: Transfer) -> None:
     files = TensorFiles(run / "weights" / Path(transfer.weights).name)
     buckets = plan_buckets(files, transfer.bucket_bytes)
     memory = torch.empty(max(bucket.nbytes for bucket in buckets), dtype=torch.uint8)
-    with listening() as port:
-        transfers(run).answer(name, asdict(Offer(reachable_address(transfer.asker), port.getsockname()[1])))
+    with listening(reachable_address(transfer.asker)) as port:
+        transfers(run).answer(name, asdict(Offer(*port.getsockname())))
         group = Sending(transfer.group, port)
     with closing(group):
         for bucket in buckets:
