@@ -109,6 +109,19 @@ def test_any_other_path_is_not_found(line: str) -> None:
     with_socket(recorder_of(Scripted(QWEN3, [])), use)
 
 
+def test_an_answer_to_head_has_no_body_and_the_server_goes_on() -> None:
+    async def use(socket: str) -> None:
+        for line in (f"HEAD {CHAT}", "HEAD /v1/models"):
+            head, _, body = (
+                await exchange(socket, f"{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+            ).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 404 ") and body == b""
+        async with client_of(socket) as client:
+            await chat(client, HELLO)
+
+    with_socket(recorder_of(Scripted(QWEN3, [Answer("a")])), use)
+
+
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize(
     ("body", "named"),

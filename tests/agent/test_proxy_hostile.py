@@ -101,3 +101,28 @@ def test_any_answer_of_the_policy_can_be_told_to_the_agent_and_told_back(rendere
         assert status == 200
         asked.append(json.loads(body)["choices"][0]["message"])
     assert recorder.edits == 0
+
+
+def test_arguments_of_any_depth_are_taken_or_refused() -> None:
+    """Whichever program on the way runs out of stack first: those that all can read are refused at a fixed depth."""
+    for depth in (1, 90, *range(840, 1000)):
+        arguments = json.dumps({"command": 0})[:-2] + "[" * depth + "]" * depth + "}"
+        call = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": arguments}}
+        told = [{"role": "user", "content": "p"}, {"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "q"}]
+        recorder = recorder_of(Scripted(QWEN3, [Answer("a")]))
+        status, _ = post(Endpoint(recorder, SECRET), CHAT, json.dumps({"model": "m", "messages": told}).encode())
+        assert status == (200 if depth <= 90 else 400)
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999", '"\\ud800"', "[" * 500 + "]" * 500])
+def test_a_call_that_an_agent_could_not_read_is_words(value: str) -> None:
+    text = f'<tool_call>{{"name": "bash", "arguments": {{"command": {value}}}}}</tool_call>'
+    answer, well_formed = read_answer(text, QWEN3.calls, [Tool("bash", "", declared=BASH)])
+    assert (answer.text, answer.calls, well_formed) == (text, (), False)
+
+
+def test_numbers_of_a_schema_that_are_none_are_refused() -> None:
+    function = {"name": "f", "parameters": {"properties": {"p": {"maximum": float("inf")}}}}
+    asked = {"model": "m", "messages": [{"role": "user", "content": "p"}], "tools": [{"type": "function", "function": function}]}
+    status, body = post(Endpoint(recorder_of(Scripted(QWEN3, [])), SECRET), CHAT, json.dumps(asked).encode())
+    assert status == 400 and json.loads(body)["error"]["message"].startswith("tools: f: ")

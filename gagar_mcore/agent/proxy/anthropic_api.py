@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from gagar_mcore.agent.context import Context
-from gagar_mcore.agent.proxy.api import MODEL, Body, Request, TextPart, parsed, text_of, tool, unsupported
-from gagar_mcore.agent.proxy.conversation import Answered, Asked, Call, Message, Refused, Said
+from gagar_mcore.agent.proxy.api import MODEL, Body, Request, TextPart, parsed, text_of, told_call, tool, unsupported
+from gagar_mcore.agent.proxy.conversation import Answered, Asked, Message, Refused, Said
 
 STOP = {"stop": "end_turn", "calls": "tool_use", "length": "max_tokens"}
 KINDS = {410: "invalid_request_error", 413: "request_too_large"}
@@ -143,7 +143,7 @@ def _said(message: AssistantMessage) -> Said:
     blocks = message.content
     text = "".join(block.text for block in blocks if isinstance(block, TextPart))
     thinking = "".join(block.thinking for block in blocks if isinstance(block, Thinking))
-    return Said(text, thinking, tuple(Call.of(block.name, block.input) for block in blocks if isinstance(block, ToolUse)))
+    return Said(text, thinking, tuple(told_call(block.name, block.input) for block in blocks if isinstance(block, ToolUse)))
 
 
 def _opening(answered: Answered) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gagar_mcore.agent.calls import Tool
-from gagar_mcore.agent.proxy.conversation import Answered, Asked, Refused, invalid
+from gagar_mcore.agent.proxy.conversation import Answered, Asked, Call, Refused, canonical, invalid
 
 MODEL = "policy"  # the name under which the proxy offers it; agents may ask for any other
 DONE = "[DONE]"  # what ends a stream of OpenAI's; it is no JSON
@@ -70,7 +70,19 @@ def tool(name: str, description: str, schema: dict[str, Any]) -> Tool:
         raise invalid(f"tools: {name}: properties must be an object of JSON schemas")
     if not (isinstance(required, list) and all(isinstance(name, str) for name in required)):
         raise invalid(f"tools: {name}: required must be a list of names")
+    try:
+        canonical(schema)
+    except ValueError as error:
+        raise invalid(f"tools: {name}: {error}") from error
     return Tool(name, description, declared=schema)
+
+
+def told_call(name: str, arguments: Any) -> Call:
+    """Raises Refused where nobody could write the call again."""
+    try:
+        return Call.of(name, arguments)
+    except ValueError as error:
+        raise invalid(f"messages: the arguments of a call of {name}: {error}") from error
 
 
 def unsupported(**wanted: bool) -> None:

@@ -1,14 +1,15 @@
 """A conversation as an agent tells it, whichever API it speaks."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from gagar_mcore.agent.calls import Tool, ToolCall
 from gagar_mcore.agent.context import Context
 
-CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False)
+_CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False)
+_DEEPEST = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,9 @@ class Call:
 
     @classmethod
     def of(cls, name: str, arguments: Any) -> "Call":
-        return cls(name, CANONICAL.encode(arguments))
+        """Raises ValueError where they cannot be said, see `canonical`."""
+        name.encode()
+        return cls(name, canonical(arguments))
 
     @property
     def said(self) -> ToolCall:
@@ -77,6 +80,23 @@ class Refused(Exception):
 
 def invalid(message: str) -> Refused:
     return Refused(400, "invalid_request_error", message)
+
+
+def canonical(value: Any) -> str:
+    """In JSON, equal values alike. Raises ValueError for what not every program can read: lone surrogates, numbers without a
+    value or with thousands of digits, very deep nesting."""
+    layer = [value]
+    for _ in range(_DEEPEST):
+        layer = [inner for outer in layer if isinstance(outer, dict | list) for inner in _inner(outer)]
+    if layer:
+        raise ValueError(f"nested more than {_DEEPEST} deep")
+    text = _CANONICAL.encode(value)
+    text.encode()
+    return text
+
+
+def _inner(outer: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return outer.values() if isinstance(outer, dict) else outer
 
 
 def same(told: Sequence[Message], recorded: Sequence[Message]) -> bool:

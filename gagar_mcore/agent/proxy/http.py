@@ -94,6 +94,7 @@ class Connection:
         self._writer = writer
         self._max_body = max_body
         self._http = h11.Connection(h11.SERVER)
+        self._head_only = False
 
     async def request(self) -> HttpRequest | None:
         """The next request; None where none comes, or what comes is none. Raises TimeoutError, ConnectionError."""
@@ -101,6 +102,7 @@ class Connection:
             head = await self._event()
             if not isinstance(head, h11.Request):
                 return None
+            self._head_only = head.method == b"HEAD"
             body = await self._body()
         except h11.RemoteProtocolError as error:
             await self._refuse(error.error_status_hint)
@@ -123,7 +125,7 @@ class Connection:
         headers = [("content-type", response.content_type), ("content-length", str(len(response.body)))]
         headers += [] if keep else [("connection", "close")]
         self._writer.write(self._http.send(h11.Response(status_code=response.status, headers=headers)) or b"")
-        self._writer.write(self._http.send(h11.Data(data=response.body)) or b"")
+        self._writer.write(self._http.send(h11.Data(data=b"" if self._head_only else response.body)) or b"")
         self._writer.write(self._http.send(h11.EndOfMessage()) or b"")
         await self._writer.drain()
         if not keep or self._http.our_state is not h11.DONE:

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from gagar_mcore.agent.context import Context
-from gagar_mcore.agent.proxy.api import DONE, MODEL, Body, Request, TextPart, parsed, text_of, tool, unsupported
-from gagar_mcore.agent.proxy.conversation import Answered, Asked, Call, Message, Refused, Said, invalid
+from gagar_mcore.agent.proxy.api import DONE, MODEL, Body, Request, TextPart, parsed, text_of, told_call, tool, unsupported
+from gagar_mcore.agent.proxy.conversation import Answered, Asked, Message, Refused, Said, invalid
 
 Content = str | tuple[TextPart, ...] | None
 FINISH = {"stop": "stop", "calls": "tool_calls", "length": "length"}
@@ -112,7 +112,7 @@ def models() -> dict[str, Any]:
 def _message(message: ContextMessage | AssistantMessage) -> Message:
     if isinstance(message, ContextMessage):
         return Context("system" if message.role == "developer" else message.role, text_of(message.content))
-    calls = tuple(Call.of(call.function.name, _arguments(call.function)) for call in message.tool_calls or ())
+    calls = tuple(told_call(call.function.name, _arguments(call.function)) for call in message.tool_calls or ())
     return Said(text_of(message.content), message.reasoning_content or "", calls)
 
 

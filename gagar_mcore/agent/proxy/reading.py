@@ -21,7 +21,7 @@ def read_answer(text: str, calls: CallFormat, tools: Sequence[Tool]) -> tuple[Sa
     try:
         words, found = parse_calls(rest, calls)
         said = tuple(_call(call, known) for call in found)
-    except (CallError, RecursionError):  # arguments can be nested too deeply to be written again
+    except ValueError:  # no call, or one whose arguments cannot be told to an agent
         return Said(rest, thinking), False
     return Said(words.rstrip("\n") if found else words, thinking, said), all(call.name in known for call in found)
 
