@@ -1,7 +1,9 @@
 """New weights on SGLang's real server, in every mode that a recipe can name: `make test-sglang`."""
 
 import asyncio
+import json
 import logging
+import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,10 +13,10 @@ from served import MODEL, PYTHON, Reference, needs_sglang, open_run, publish_ran
 
 from gagar_mcore.config.rollout import EngineSection, ServerSection
 from gagar_mcore.engine import update
-from gagar_mcore.engine.attach import AttachedServer
+from gagar_mcore.engine.attach import AttachedServer, write_address
 from gagar_mcore.engine.protocol import EngineError, GenerateRequest
 from gagar_mcore.engine.server import start_server
-from gagar_mcore.engine.sglang import SGLangEngine
+from gagar_mcore.engine.sglang import SGLangEngine, attach_sglang
 from gagar_mcore.engine.sglang_flags import Serving
 from gagar_mcore.records.store import publish_directory
 from gagar_mcore.weights import sender
@@ -32,9 +34,10 @@ class Served:
     """A server, and the run whose weights it is brought to, on a loop that outlives each test."""
 
     def __init__(self, directory):
-        self.layout, self.version = open_run(directory), 0
+        self.layout, self.version, self.held = open_run(directory), 0, 0
         self._loop = asyncio.new_event_loop()
-        self.serving = Serving("policy", publish_random(self.layout, 0), 0, MODEL, 512)
+        self.ran = directory / "code of a checkpoint ran"
+        self.serving = Serving("policy", with_code(publish_random(self.layout, 0), directory / "first", self.ran), 0, MODEL, 512)
         self.server = self.run(start_server(self.serving, SECTION, self.layout.logs / "engine.log"))
 
     def publish(self):
@@ -52,7 +55,7 @@ class Served:
         section = SECTION.model_copy(update={"server": SERVER.model_copy(update=server), "start_timeout_s": 30.0})
 
         async def begin():
-            return SGLangEngine(AttachedServer(self.server.endpoint), replace(self.serving, version=self.version), section)
+            return SGLangEngine(AttachedServer(self.server.endpoint), replace(self.serving, version=self.held), section)
 
         engine = self.run(begin())
         if hasattr(engine._updater._transport, "_bucket_bytes"):
@@ -61,6 +64,7 @@ class Served:
             yield engine
         finally:
             self.run(engine.close())
+            self.held = self.version
 
     def run(self, coroutine):
         return self._loop.run_until_complete(asyncio.wait_for(coroutine, 280))
@@ -68,6 +72,16 @@ class Served:
     def close(self):
         self.run(self.server.close())
         self._loop.close()
+
+
+def with_code(weights, directory, mark):
+    """The same weights, with a configuration that wants code of its own to be run, which leaves a mark."""
+    shutil.copytree(weights, directory)
+    config = json.loads((directory / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "own_code.Own", "AutoModelForCausalLM": "own_code.Own"}
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "own_code.py").write_text(f"open({str(mark)!r}, 'w')\nclass Own: ...\n")
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -198,3 +212,52 @@ def test_a_session_that_a_killed_controller_left_open_is_ended(served, caplog):
             served.run(engine.load_weights(weights, served.version))
             served.run(holds(engine, weights, served.version))
             assert ("already open" in caplog.text) == left_open
+
+
+def test_a_server_that_a_killed_run_left_paused_in_the_middle_is_taken_over(served, tmp_path):
+    """Paused, it gives no sign of health."""
+
+    async def left_paused(engine):
+        await engine._order("/pause_generation", {"mode": "retract"})
+        await engine._order("/begin_weight_update", {})
+
+    async def take_over(weights):
+        section = SECTION.model_copy(update={"start_timeout_s": 60.0})
+        serving = replace(served.serving, weights=weights, version=served.version)
+        with write_address(tmp_path / "policy.json", served.server.endpoint):
+            engine = await attach_sglang(tmp_path / "policy.json", serving, section)
+            try:
+                await holds(engine, weights, served.version)
+            finally:
+                await engine.close()
+
+    with served.engine() as engine:
+        served.run(left_paused(engine))
+    served.run(take_over(served.publish()))
+    served.held = served.version
+
+
+def test_caches_are_dropped_once_nothing_is_at_work(served):
+    """As before memory is given back, which ends a server that has anything to do."""
+
+    async def scenario(engine):
+        call = await at_work(engine, "last")
+        await engine._order("/flush_cache?timeout=60", {}, 90.0)
+        return (await asyncio.wait_for(call, 5.0))[0]
+
+    with served.engine() as engine:
+        assert len(served.run(scenario(engine)).token_ids) == 150
+
+
+def test_pickled_weights_are_not_read_and_no_code_of_a_checkpoint_has_run(served, tmp_path):
+    class Own:
+        def __reduce__(self):
+            return open, (str(served.ran), "w")
+
+    (tmp_path / "config.json").write_bytes((served.layout.weights(0) / "config.json").read_bytes())
+    torch.save({"model.norm.weight": Own()}, tmp_path / "pytorch_model.bin")
+    with served.engine() as engine:
+        with pytest.raises(EngineError, match="/update_weights_from_disk: 400"):
+            served.run(engine.load_weights(tmp_path, served.version))
+        assert not engine.alive
+    assert not served.ran.exists()
