@@ -1,12 +1,15 @@
 """The proxy's record against the built-in session's, and what becomes of a conversation that an agent edits."""
 
 import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from proxied import BASH, KEY, LIMITS, RENDERERS, Scripted, bash, recorder_of
+from proxied import BASH, KEY, LIMITS, QWEN3, RENDERERS, Scripted, bash, recorder_of
 
 from gagar_mcore.agent.calls import Answer, Tool, ToolCall
 from gagar_mcore.agent.context import Context
@@ -16,6 +19,7 @@ from gagar_mcore.agent.proxy.recorder import Recorder
 from gagar_mcore.agent.proxy.segments import joined
 from gagar_mcore.agent.renderer import Renderer, render_session
 from gagar_mcore.agent.session import SessionLimits
+from gagar_mcore.agent.template_qwen3 import Qwen3Renderer
 
 every_template = pytest.mark.parametrize("renderer", RENDERERS, ids=["tiny", "qwen3", "mimo"])
 TOOLS = (Tool("bash", "Runs it.", declared=BASH),)
@@ -242,8 +246,30 @@ def test_every_cache_of_the_session_is_freed() -> None:
 
     async def main() -> None:
         await recorder.answer(Asked((Context("user", "p"),)))
+        for _ in range(5):  # what is refused has none
+            with pytest.raises(Refused):
+                await recorder.answer(Asked((Context("user", "x" * 400_000),)))
         await recorder.answer(Asked((Context("user", "q"),)))
         await recorder.close()
 
     asyncio.run(main())
-    assert engine.ended == ["g-m00", "g-m00/1"]
+    assert engine.ended == ["g-m00", "g-m00/6"]
+
+
+@pytest.mark.parametrize("where", ["thoughts", "arguments", "tools"])
+def test_long_text_is_encoded_beside_the_event_loop_wherever_it_stands(where: str) -> None:
+    threads: set[int] = set()
+
+    class Watched(Qwen3Renderer):
+        def opening(self, messages: Sequence[Context], tools: Sequence[Tool] = ()) -> list[int]:
+            threads.add(threading.get_ident())
+            return super().opening(messages, tools)
+
+    long = "x" * 30_000
+    call = Call.of("bash", {"command": long if where == "arguments" else ""})
+    said = Said("", long if where == "thoughts" else "", (call,))
+    tools = (Tool("bash", long if where == "tools" else "", declared=BASH),)
+    renderer = Watched(QWEN3.vocabulary)
+    recorder = recorder_of(Scripted(renderer, [Answer("a")]), replace(LIMITS, max_context=50_000), renderer=renderer)
+    asyncio.run(recorder.answer(Asked((Context("user", "p"), said, Context("user", "q")), tools)))
+    assert threads and threading.get_ident() not in threads

@@ -70,17 +70,19 @@ class MessagesRequest(CountRequest):
 
 
 class Anthropic:
-    def read(self, body: bytes) -> Request:
+    def read(self, body: bytes, before: tuple[Message, ...] = ()) -> Request:
         request = parsed(MessagesRequest, body)
         unsupported(
             stop_sequences=bool(request.stop_sequences),
             tool_choice=(request.tool_choice or {}).get("type", "auto") != "auto",
         )
-        return Request(_asked(request, request.max_tokens), bool(request.stream))
+        told = (*before, *_told(request))
+        return Request(_asked(request, told, request.max_tokens), bool(request.stream), told)
 
     def read_count(self, body: bytes) -> Asked:
         """What tokens are to be counted of. Raises Refused."""
-        return _asked(parsed(CountRequest, body))
+        request = parsed(CountRequest, body)
+        return _asked(request, _told(request))
 
     def write(self, answered: Answered) -> dict[str, Any]:
         said = answered.said
@@ -117,11 +119,14 @@ class Anthropic:
         return {"type": "error", "error": {"type": kind, "message": str(refused)}}
 
 
-def _asked(request: CountRequest, max_tokens: int | None = None) -> Asked:
+def _told(request: CountRequest) -> tuple[Message, ...]:
+    return tuple(said for message in request.messages for said in _messages(message))
+
+
+def _asked(request: CountRequest, told: tuple[Message, ...], max_tokens: int | None = None) -> Asked:
     tools = tuple(tool(t.name, t.description, t.input_schema) for t in request.tools or ())
     system = [Context("system", text_of(request.system))] if request.system else []
-    messages = (*system, *(said for message in request.messages for said in _messages(message)))
-    return Asked(messages, tools, max_tokens)
+    return Asked((*system, *told), tools, max_tokens)
 
 
 def _messages(message: UserMessage | AssistantMessage) -> Iterator[Message]:

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gagar_mcore.agent.calls import Tool
-from gagar_mcore.agent.proxy.conversation import Answered, Asked, Call, Refused, canonical, invalid
+from gagar_mcore.agent.proxy.conversation import Answered, Asked, Call, Message, Refused, canonical, invalid
 
 MODEL = "policy"  # the name under which the proxy offers it; agents may ask for any other
 DONE = "[DONE]"  # what ends a stream of OpenAI's; it is no JSON
@@ -26,15 +26,19 @@ class TextPart(Body):
 
 @dataclass(frozen=True, slots=True)
 class Request:
+    """`told`: what its list of messages says, of which some APIs keep the system's apart."""
+
     asked: Asked
     stream: bool
+    told: tuple[Message, ...]
 
 
 class Api(Protocol):
     """One way to ask a model, in JSON."""
 
-    def read(self, body: bytes) -> Request:
-        """Raises Refused where the request is malformed, or wants what the policy cannot do."""
+    def read(self, body: bytes, before: tuple[Message, ...] = ()) -> Request:
+        """before: what its list of messages says before the first one that is in `body`. Raises Refused where the request is
+        malformed, or wants what the policy cannot do."""
 
     def write(self, answered: Answered) -> dict[str, Any]: ...
 

@@ -85,11 +85,11 @@ def invalid(message: str) -> Refused:
 def canonical(value: Any) -> str:
     """In JSON, equal values alike. Raises ValueError for what not every program can read: lone surrogates, numbers without a
     value or with thousands of digits, very deep nesting."""
-    layer = [value]
-    for _ in range(_DEEPEST):
+    layer, depth = [value], 0
+    while layer:
+        if (depth := depth + 1) > _DEEPEST:
+            raise ValueError(f"nested more than {_DEEPEST} deep")
         layer = [inner for outer in layer if isinstance(outer, dict | list) for inner in _inner(outer)]
-    if layer:
-        raise ValueError(f"nested more than {_DEEPEST} deep")
     text = _CANONICAL.encode(value)
     text.encode()
     return text
@@ -102,6 +102,13 @@ def _inner(outer: dict[str, Any] | list[Any]) -> Iterable[Any]:
 def same(told: Sequence[Message], recorded: Sequence[Message]) -> bool:
     """Whether an agent tells these messages as they are recorded."""
     return len(told) == len(recorded) and all(map(_same, told, recorded))
+
+
+def characters(message: Message) -> int:
+    """That its rendering may have to encode."""
+    if isinstance(message, Context):
+        return len(message.text)
+    return len(message.text) + len(message.thinking) + sum(len(call.name) + len(call.arguments) for call in message.calls)
 
 
 def _same(told: Message, recorded: Message) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from gagar_mcore.agent.proxy.anthropic_api import Anthropic
 from gagar_mcore.agent.proxy.api import DONE, Api
 from gagar_mcore.agent.proxy.conversation import Refused
+from gagar_mcore.agent.proxy.heard import Heard
 from gagar_mcore.agent.proxy.http import HttpRequest, HttpResponse
 from gagar_mcore.agent.proxy.openai_api import OpenAi, models
 from gagar_mcore.agent.proxy.recorder import Recorder
@@ -32,6 +33,7 @@ class Endpoint:
     def __init__(self, recorder: Recorder, key: str, workspace: Workspace | None = None) -> None:
         self._recorder = recorder
         self._key = key.encode()
+        self._heard = Heard()
         self._workspace = workspace
         self._paths = {*PATHS, COMMANDS} if workspace else set(PATHS)
 
@@ -57,7 +59,7 @@ class Endpoint:
             return _json(await self._run(self._workspace, request.body))
         if path == COUNT:
             return _json({"input_tokens": await self._recorder.count(ANTHROPIC.read_count(request.body))})
-        asked = api.read(request.body)
+        asked = self._heard.read(api, request.body)
         answered = await self._recorder.answer(asked.asked)
         if not asked.stream:
             return _json(api.write(answered))

@@ -65,7 +65,7 @@ class ChatRequest(Body):
 
 
 class OpenAi:
-    def read(self, body: bytes) -> Request:
+    def read(self, body: bytes, before: tuple[Message, ...] = ()) -> Request:
         request = parsed(ChatRequest, body)
         unsupported(
             n=request.n not in (None, 1),
@@ -76,8 +76,9 @@ class OpenAi:
             tool_choice=request.tool_choice not in (None, "auto"),
         )
         tools = tuple(tool(t.function.name, t.function.description, t.function.parameters) for t in request.tools or ())
-        messages = tuple(map(_message, request.messages))
-        return Request(Asked(messages, tools, request.max_completion_tokens or request.max_tokens), bool(request.stream))
+        messages = (*before, *map(_message, request.messages))
+        asked = Asked(messages, tools, request.max_completion_tokens or request.max_tokens)
+        return Request(asked, bool(request.stream), messages)
 
     def write(self, answered: Answered) -> dict[str, Any]:
         said = answered.said

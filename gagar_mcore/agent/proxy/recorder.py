@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from gagar_mcore.agent.proxy.conversation import Answered, Asked, Finish, Refused, Said, invalid
+from gagar_mcore.agent.proxy.conversation import Answered, Asked, Finish, Refused, Said, characters, invalid
 from gagar_mcore.agent.proxy.limits import ProxyLimits
 from gagar_mcore.agent.proxy.reading import read_answer
 from gagar_mcore.agent.proxy.segments import Identity, Segment, render
@@ -49,6 +49,7 @@ class Recorder:
     _calls: int = 0
     _working: int = 0
     _opened: int = 0
+    _asked: dict[str, None] = field(default_factory=dict)  # sessions of the engine, in their order
     _spoken: dict[Identity, list[int]] = field(default_factory=dict)
 
     @property
@@ -108,13 +109,14 @@ class Recorder:
 
     async def close(self) -> None:
         self.end("the session is closed")
-        for number in range(self._opened):
-            await self.engine.end_session(self._name(number))
+        for name in self._asked:
+            await self.engine.end_session(name)
 
     async def _generate(self, request: GenerateRequest) -> tuple[Generation, float]:
         """And the seconds that it took."""
         self._check_open()
         started = time.monotonic()
+        self._asked[request.session_id] = None
         try:
             [generation] = await self.engine.generate([request])
         except EngineError as error:
@@ -152,11 +154,12 @@ class Recorder:
         """What is to be read before the answer. Text that cannot fit is refused before it costs anyone the time to encode it, and
         long text holds up no other session."""
         new = segment.new(asked)
-        characters = sum(len(message.text) for message in new)
-        if (tokens := characters // CHARACTERS_A_TOKEN) > self.limits.max_context:
+        told = sum(map(characters, new))
+        if (tokens := told // CHARACTERS_A_TOKEN) > self.limits.max_context:
             raise TooLong(tokens, self.limits.max_context)
         closing, rendered = segment.closing(self.renderer), partial(render, new, self.renderer, asked.tools)
-        if characters <= AT_ONCE:
+        described = 0 if segment.history else sum(len(str(tool)) for tool in asked.tools)
+        if told + described <= AT_ONCE:
             return closing + rendered(self._spoken, opening=not segment.history)
         return closing + await asyncio.to_thread(rendered, dict(self._spoken), opening=not segment.history)
 

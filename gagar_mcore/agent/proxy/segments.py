@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import is_
 
 from gagar_mcore.agent.calls import Answer, CallError, Tool
 from gagar_mcore.agent.context import Context
@@ -17,19 +18,24 @@ Identity = tuple[str, tuple[Call, ...]]
 
 @dataclass(slots=True)
 class Segment:
-    """`history` is what the tokens of `transcript` say; the last message is the policy's. A busy one is being continued.
-    A turn takes as long as its answer and what the agent does before it asks again."""
+    """`history` is what the tokens of `transcript` say; the last message is the policy's. `told`: those before it, as the agent
+    told them last. A busy segment is being continued. A turn takes as long as its answer and what the agent does before it asks
+    again."""
 
     number: int
     tools: tuple[Tool, ...]
     transcript: Transcript = field(default_factory=Transcript)
     history: list[Message] = field(default_factory=list)
+    told: tuple[Message, ...] = ()
     busy: bool = False
     answered_at: float = 0.0
 
     def extended_by(self, asked: Asked) -> bool:
-        known = len(self.history)
-        return not self.busy and self.tools == asked.tools and same(asked.messages[:known], self.history)
+        if self.busy or self.tools != asked.tools:
+            return False
+        known, told = len(self.history), len(self.told)
+        compared = told if len(asked.messages) >= told and all(map(is_, asked.messages, self.told)) else 0
+        return same(asked.messages[compared:known], self.history[compared:])
 
     def new(self, asked: Asked) -> Sequence[Message]:
         """The messages of `asked` that are not recorded yet."""
@@ -51,6 +57,7 @@ class Segment:
         self.transcript.add_generation(generation)
         self.transcript.turns.append(turn)
         self.history += [*new, said]
+        self.told = asked.messages
 
 
 def render(
