@@ -80,12 +80,14 @@ static void run(struct server *server, int client, const struct frame *request) 
 }
 
 static void cancel(struct server *server, int client, long long id) {
-    if (id > server->command.id)
-        command_refuse(&server->command, id);
-    if (server->command.running)
-        finish(server, 0, "timed_out", "");
-    else
-        kill_processes(0, 0);
+    if (id >= server->command.id) { /* else it is late: another command has begun */
+        if (server->command.running)
+            finish(server, 0, "timed_out", "");
+        else
+            kill_processes(0, 0);
+        if (id > server->command.id)
+            command_refuse(&server->command, id);
+    }
     struct field done[] = {text("ok")};
     write_frame(client, 1, done);
     close(client);

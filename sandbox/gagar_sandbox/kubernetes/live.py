@@ -1,0 +1,84 @@
+"""A pod that runs, and what may be said to it however often the connection breaks."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from gagar_sandbox.kubernetes.api import Api
+from gagar_sandbox.kubernetes.backoff import Backoff
+from gagar_sandbox.kubernetes.call import Call, CallLost, call
+from gagar_sandbox.kubernetes.errors import ApiError
+from gagar_sandbox.kubernetes.shape import Shape
+from gagar_sandbox.kubernetes.state import PodState
+from gagar_sandbox.kubernetes.watching import PodWatch
+from gagar_sandbox.types import SandboxLost
+
+REASON_S = 5.0  # so long after a pod has ended its watch tells why
+OVERHEAD_BYTES = 4096
+
+T = TypeVar("T")
+
+
+class PodLost(SandboxLost):
+    """The pod has ended; `state` is the last that is known of it."""
+
+    def __init__(self, state: PodState) -> None:
+        super().__init__(str(state))
+        self.state = state
+
+
+@dataclass
+class LivePod:
+    """`name` is the pool's, `pod` the cluster's. `uses`: sandboxes that it was or is. `digest`: of the base in its image, once
+    known."""
+
+    name: str
+    pod: str
+    shape: Shape
+    api: Api
+    watch: PodWatch
+    execs: asyncio.Semaphore
+    uses: int = 0
+    digest: str | None = None
+    last_id: int = field(default=0)
+
+    def next_id(self) -> int:
+        self.last_id += 1
+        return self.last_id
+
+    @property
+    def ended(self) -> bool:
+        state = self.watch.state(self.name)
+        return state is None or state.phase == "ended"
+
+    async def converse(
+        self, container: str, talk: Callable[[Call], Awaitable[T]], *, timeout_s: float, reply_bytes: int = OVERHEAD_BYTES
+    ) -> T:
+        """What `talk` gives. It is begun anew where the connection breaks, so what it asks for must bear being asked twice.
+        Raises SandboxLost, or what the container says."""
+        backoff = Backoff(timeout_s, most_s=2.0)
+        while True:
+            try:
+                async with (
+                    self.execs,
+                    call(self.api, self.pod, container, reply_bytes + OVERHEAD_BYTES, max(backoff.left_s, 0.0)) as conversation,
+                ):
+                    return await talk(conversation)
+            except (ApiError, CallLost, TimeoutError) as error:
+                await self._bear(error, backoff)
+
+    async def _bear(self, error: Exception, backoff: Backoff) -> None:
+        """Raises SandboxLost where there is nothing left to hope for."""
+        final = isinstance(error, ApiError) and not error.passing
+        after = error.retry_after_s if isinstance(error, ApiError) else None
+        nap = None if final else backoff.next_s(after or 0.0)
+        state = await self.watch.until(self.name, _has_ended, REASON_S if nap is None else nap)
+        if state is not None and _has_ended(state):
+            raise PodLost(state) from error
+        if nap is None:
+            raise SandboxLost(f"pod {self.pod}: {str(error) or 'no answer in time'}") from error
+
+
+def _has_ended(state: PodState | None) -> bool:
+    return state is not None and state.phase == "ended"
