@@ -119,7 +119,7 @@ def _endpoint(found: IO[Any]) -> Endpoint:
 
 @contextmanager
 def write_address(file: Path, endpoint: Endpoint) -> Iterator[None]:
-    """For this user alone, as long as the server runs."""
+    """For this user alone, as long as the server runs, or until another of the same name has taken its place."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_suffix(f".{os.getpid()}")
     temporary.unlink(missing_ok=True)
@@ -129,4 +129,6 @@ def write_address(file: Path, endpoint: Endpoint) -> Iterator[None]:
     try:
         yield
     finally:
-        file.unlink(missing_ok=True)
+        with suppress(EngineError):
+            if read_address(file) == endpoint:
+                file.unlink()

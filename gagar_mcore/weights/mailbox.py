@@ -61,6 +61,7 @@ class Mailbox:
     def _attend(self, answerer: Answerer, over: Event) -> None:
         threads: dict[str, Thread] = {}
         while not over.wait(POLL_S):
+            threads = {name: thread for name, thread in threads.items() if thread.is_alive() or self._path(name, ASKED).is_file()}
             for path in self._folder.glob(f"[!.]*{ASKED}"):
                 name = path.name.removesuffix(ASKED)
                 if name not in threads and (question := _read(path)) is not None:

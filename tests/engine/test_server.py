@@ -81,6 +81,17 @@ def test_a_server_that_one_run_has_is_not_given_to_another(tmp_path):
     assert asyncio.run(scenario()) == [b"/continue_generation", b"/health"] * 2
 
 
+def test_a_server_that_ends_leaves_the_address_of_the_one_in_its_place(tmp_path):
+    file, later = tmp_path / "policy.json", Endpoint("http://127.0.0.1:10", "another-key", "the-admin-key")
+    first, second = write_address(file, ENDPOINT), write_address(file, later)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert read_address(file) == later
+    second.__exit__(None, None, None)
+    assert not file.exists()
+
+
 @pytest.mark.parametrize(("text", "message"), [(None, "No such file"), ("{}", "no file that `gagar serve` has written")])
 def test_a_server_to_attach_that_is_not_there_is_named(tmp_path, text, message):
     file = Path(tmp_path / "policy.json")

@@ -1,12 +1,14 @@
 """Weights sent by this process and taken by another, as a server does, and what is said where they do not come."""
 
 import asyncio
+import gc
 import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from gagar_mcore.weights.buckets import plan_buckets
 from gagar_mcore.weights.distributed import Broadcast
 from gagar_mcore.weights.files import TensorFiles
 from gagar_mcore.weights.follow import Delta
+from gagar_mcore.weights.mailbox import Mailbox
 from gagar_mcore.weights.receiver import receiving
 from gagar_mcore.weights.sender import sending
 from gagar_mcore.weights.tensor import SharedMemory
@@ -218,3 +221,17 @@ def test_where_no_receiver_is_the_server_is_told_nothing(weights, tmp_path):
     with pytest.raises(TransportError, match=r"0-000003: no receiver follows: .*nobody is there"):
         asyncio.run(Delta(tmp_path / "policy.receiver", 10.0).bring(orders, Update(weights, 3, flush=True)))
     assert orders.given == []
+
+
+def test_nothing_is_left_of_questions_that_are_answered(tmp_path):
+    mailbox = Mailbox(tmp_path / "mail")
+
+    async def ask_all():
+        for number in range(20):
+            assert await mailbox.ask(f"question {number}", number, 10.0) == number
+
+    with mailbox.attended(mailbox.answer):
+        asyncio.run(ask_all())
+        gc.collect()
+        left = [thread for thread in gc.get_objects() if isinstance(thread, Thread) and thread.name.startswith("question")]
+        assert len(left) < 5
