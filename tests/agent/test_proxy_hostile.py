@@ -47,7 +47,7 @@ every_template = pytest.mark.parametrize("renderer", RENDERERS, ids=["tiny", "qw
 
 
 def post(endpoint: Endpoint, path: str, body: bytes) -> tuple[int, bytes]:
-    request = HttpRequest("POST", path, {"authorization": f"Bearer {SECRET}"}, body)
+    request = HttpRequest("POST", path, {"authorization": f"Bearer {SECRET}"}, body, len(body))
     response = asyncio.run(endpoint(request))
     return response.status, response.body
 

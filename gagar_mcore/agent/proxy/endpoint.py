@@ -24,6 +24,7 @@ PATHS: Mapping[tuple[str, str], Api] = {
     COUNT: ANTHROPIC,
 }
 COMMANDS = ("POST", "/workspace/exec")
+REQUEST_BYTES = 4096  # that a request counts beside its body, so that a session has an end of empty ones as well
 
 
 class Endpoint:
@@ -45,6 +46,7 @@ class Endpoint:
             return _json(api.error(refused), refused.status)
 
     async def _answer(self, request: HttpRequest, api: Api) -> HttpResponse:
+        self._recorder.read(REQUEST_BYTES + request.size)
         path = (request.method, request.path)
         if path not in self._paths:
             raise Refused(404, "not_found_error", f"{request.method} {request.path}: there is no such path here")
@@ -54,7 +56,6 @@ class Endpoint:
             raise Refused(413, "invalid_request_error", f"the body is larger than {self._recorder.bounds.request_bytes} bytes")
         if request.method == "GET":
             return _json(models())
-        self._recorder.read(len(request.body))
         if path == COMMANDS and self._workspace is not None:
             return _json(await self._run(self._workspace, request.body))
         if path == COUNT:

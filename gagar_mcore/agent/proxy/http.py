@@ -18,12 +18,14 @@ IDLE_S = 600.0  # a connection says nothing for so long at most
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """`path` without its query; `headers` by their names in lower case. `body` is None where it was too large to be read."""
+    """`path` without its query; `headers` by their names in lower case. `body` is None where it was too large to be kept; `size`:
+    bytes of it that were read."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes | None
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +105,21 @@ class Connection:
             if not isinstance(head, h11.Request):
                 return None
             self._head_only = head.method == b"HEAD"
-            body = await self._body()
+            body, size = await self._body()
         except h11.RemoteProtocolError as error:
             await self._refuse(error.error_status_hint)
             return None
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
         path = head.target.decode("latin-1").partition("?")[0]
-        return HttpRequest(head.method.decode("latin-1"), path, headers, body)
+        return HttpRequest(head.method.decode("latin-1"), path, headers, body, size)
 
-    async def _body(self) -> bytes | None:
-        """None where it is too large; up to a bound it is read all the same, so that the client comes to read the answer."""
+    async def _body(self) -> tuple[bytes | None, int]:
+        """And its size. None where it is too large; it is read all the same, up to a bound, for the client to read the answer."""
         body, size = bytearray(), 0
         while size <= DISCARDED * self._max_body and isinstance(event := await self._event(), h11.Data):
             size += len(event.data)
             body += event.data if size <= self._max_body else b""
-        return bytes(body) if size <= self._max_body else None
+        return bytes(body) if size <= self._max_body else None, size
 
     async def respond(self, response: HttpResponse) -> bool:
         """Whether the connection can take another request. Raises ConnectionError."""
