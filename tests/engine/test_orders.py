@@ -2,12 +2,18 @@
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
 
 import pytest
-from scripted import WEIGHTS, meta, reply, request, run, scripted, section
+from scripted import SERVING, WEIGHTS, meta, reply, request, run, scripted, section
 
 from gagar_mcore.engine import update
+from gagar_mcore.engine.attach import AttachedServer
+from gagar_mcore.engine.fleet import Fleet
 from gagar_mcore.engine.protocol import EngineError
+from gagar_mcore.engine.sglang import SGLangEngine
 from gagar_mcore.weights.tensor import SharedMemory
 from gagar_mcore.weights.transport import TransportError
 
@@ -31,7 +37,7 @@ def unlooked(monkeypatch):
 
 
 def obeying(refused=()):
-    """A server that does what it is told, but for the paths `refused`."""
+    """A server that does what it is told, but for the paths that are `refused` just then."""
     held = ["0"]
 
     async def say(path, body, writer):
@@ -101,3 +107,35 @@ def test_a_server_that_does_not_let_go_of_its_memory_or_does_not_take_it_is_ende
             return engine.alive
 
     assert not run(scenario())
+
+
+def test_one_of_three_that_fails_in_the_middle_is_brought_back_with_the_new_weights(unlooked):
+    """The others go on meanwhile."""
+    refused: list[list[str]] = [[], [], []]
+
+    async def scenario():
+        async with AsyncExitStack() as stack:
+            servers = [await stack.enter_async_context(scripted(obeying(paths))) for paths in refused]
+
+            async def start(number, weights, version):
+                endpoint = servers[number][1]._client.endpoint
+                engine = SGLangEngine(AttachedServer(endpoint), replace(SERVING, version=version), section())
+                await engine.load_weights(weights, version)
+                return engine
+
+            fleet = Fleet(lambda: {str(number): partial(start, number) for number in range(3)}, WEIGHTS, 0, 4, 10.0)
+            await fleet.start()
+            refused[1].append("/update_weights_from_disk")
+            await fleet.load_weights(WEIGHTS, 1)
+            alive = fleet.alive
+            answers = await asyncio.gather(*(fleet.generate([request(f"s{i}")]) for i in range(6)))
+            refused[1].clear()
+            while fleet.alive < 3:
+                await asyncio.sleep(0.01)
+            answers += await asyncio.gather(*(fleet.generate([request(f"t{i}")]) for i in range(6)))
+            await fleet.close()
+            asked = [server.paths.count("/generate") for server, _ in servers]
+            return alive, {answer.weight_spans[0].version for [answer] in answers}, asked
+
+    alive, versions, asked = run(scenario())
+    assert (alive, versions) == (2, {1}) and sum(asked) == 12 and min(asked) > 0

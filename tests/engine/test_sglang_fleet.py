@@ -15,7 +15,7 @@ from gagar_mcore.engine.protocol import GenerateRequest
 from gagar_mcore.engine.sglang import start_sglang
 from gagar_mcore.engine.sglang_flags import Serving
 
-pytestmark = [*needs_sglang, pytest.mark.timeout(600)]  # three servers are started
+pytestmark = [pytest.mark.timeout(600), *needs_sglang]  # three servers are started; the first of two timeouts counts
 BATCH, CONTEXT, PARTS = 4, 512, 8
 SERVER = ServerSection(python=str(PYTHON), health_deadline_s=20.0, parts_of=PARTS)
 SECTION = EngineSection(kind="sglang", max_batch=BATCH, threads=1, start_timeout_s=240.0, server=SERVER)
