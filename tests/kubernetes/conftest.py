@@ -1,21 +1,15 @@
 import asyncio
 import subprocess
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_api import FakeCluster
 from kubernetes_asyncio.client import Configuration
+from pooled import PODS, QUICK, SOURCES, Body
 
-from gagar_sandbox.kubernetes import KubernetesPool, PodSettings, PoolSettings, open_pool
-
-SOURCES = Path(__file__).resolve().parents[2] / "sandbox" / "image"
-PODS = PodSettings("sandboxes", "registry.test/gagar-sandbox:1", "registry.test/task:1", "tests", "run-1")
-QUICK = PoolSettings(concurrency=16, retry_s=10.0, acquire_s=20.0, start_s=10.0)
-
-Body = Callable[[KubernetesPool, FakeCluster], Awaitable[None]]
+from gagar_sandbox.kubernetes import PodSettings, PoolSettings, open_pool
 
 
 @pytest.fixture(scope="session")
@@ -64,8 +58,3 @@ def use(tmp_path: Path, image_init: Path) -> Callable[..., None]:
         asyncio.run(main())
 
     return run
-
-
-@pytest.fixture
-def quick() -> Callable[..., PoolSettings]:
-    return lambda **changes: replace(QUICK, **changes)

@@ -1,8 +1,8 @@
 """Containers of pods for the fake API server and the virtual kubelet: bubblewrap instead of a container runtime.
 
-What is real: namespaces, process 1, volumes with their sub-paths and read-only mounts, a read-only root, init containers in their
-order, processes that an exec puts into a container from outside. What is not: every image is this machine's /usr, limits of memory
-and disk do not bind, and the containers of a pod share no network namespace.
+What is real: namespaces, process 1, volumes with their sub-paths and read-only mounts, a read-only root, init containers in
+their order, processes that an exec puts into a container from outside. What is not: every image is this machine's /usr, limits of
+memory and disk do not bind, and the containers of a pod share no network namespace.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ ROOT_LINKS = ("bin", "sbin", "lib", "lib64")
 
 
 class Containers:
-    """The containers of one pod; `image_init` is what the image of the pool's own program holds at /gagar-init."""
+    """The containers of one pod; `image_init` is what the image of the pool's own program holds at /gagar-init, `image_files` are
+    texts that every other image has by their place."""
 
-    def __init__(self, pod: dict[str, Any], folder: Path, image_init: Path) -> None:
+    def __init__(self, pod: dict[str, Any], folder: Path, image_init: Path, image_files: Mapping[str, str]) -> None:
         self._pod = pod
         self._folder = folder
         self._image_init = image_init
+        self._image_files = image_files
         self._pids: dict[str, int] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._starting = asyncio.Lock()
@@ -94,9 +97,15 @@ class Containers:
             *("--cap-drop", "ALL", "--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", *options),
             *(word for name in ROOT_LINKS for word in ("--symlink", f"usr/{name}", f"/{name}")),
             *("--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--setenv", "KUBERNETES_SERVICE_HOST", "10.0.0.1", *variables),
-            *("--ro-bind", str(self._image_init), "/gagar-init", *mounts, *self._cgroup(container), *root),
+            *("--ro-bind", str(self._image_init), "/gagar-init", *self._image(), *mounts, *self._cgroup(container), *root),
             *("--chdir", container.get("workingDir", "/"), "--", *container["command"]),
         ]
+
+    def _image(self) -> Iterator[str]:
+        for index, (place, text) in enumerate(self._image_files.items()):
+            file = self._folder / f"image-{index}"
+            file.write_text(text)
+            yield from ("--ro-bind", str(file), place)
 
     def _cgroup(self, container: dict[str, Any]) -> list[str]:
         """A control group that tells of no kills yet; what a test writes there it tells from then on."""

@@ -13,9 +13,9 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,18 +43,20 @@ class Fault:
 
 @dataclass
 class FakeCluster:
-    """`fates`: of pods by the image of `main`, as the status of a container that waits for ever, or "Unschedulable". `quota`: pods
-    that the namespace may have. `skew_s`: how far this server's clock is ahead. `watch_delay_s`: how late events are told.
-    `cut_execs`: after so many bytes of each coming exec the connection breaks. `window`: events that are kept for watches."""
+    """`quota`: pods that the namespace may have. `skew_s`: how far this server's clock is ahead. `watch_delay_s`: how late events
+    are told. `window`: events that are kept for watches. `image_files`: texts that images have, by their place.
+    `fates`: of pods by the image of `main`, as the status of a container that waits for ever, or "Unschedulable".
+    `cut_execs`: after so many bytes of each coming exec the connection breaks."""
 
     folder: Path
     image_init: Path
     start_s: float = 0.0
-    validate: bool = True
+    validate: bool = False
     skew_s: float = 0.0
     watch_delay_s: float = 0.0
     quota: int | None = None
     window: int = 100_000
+    image_files: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.objects: dict[tuple[str, str], Json] = {}
@@ -173,7 +175,9 @@ class FakeCluster:
         if plural == "pods":
             thing["status"] = {"phase": "Pending"}
             self.most_pods = max(self.most_pods, len(self.pods()))
-            self.containers[metadata["name"]] = Containers(thing, self.folder / metadata["name"], self.image_init)
+            self.containers[metadata["name"]] = Containers(
+                thing, self.folder / metadata["name"], self.image_init, self.image_files
+            )
             self._background(self._live(metadata["name"]))
         await self._emit("ADDED", plural, thing)
 
@@ -228,7 +232,7 @@ class FakeCluster:
                 seen = version
             try:
                 async with asyncio.timeout(BOOKMARK_S), self._changed:
-                    await self._changed.wait_for(lambda: self._version > seen)
+                    await self._changed.wait_for(lambda seen=seen: self._version > seen)
             except TimeoutError:
                 await tell("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": str(self._version)}})
         return response
@@ -318,7 +322,7 @@ def _status(code: int, reason: str, message: str, headers: dict[str, str] | None
 
 async def main(folder: Path, image_init: Path) -> None:
     """Serve until standard input ends, and print the address first and the counts of requests last."""
-    cluster = FakeCluster(folder, image_init, validate=False)
+    cluster = FakeCluster(folder, image_init)
     async with cluster.serve() as address:
         print(address, flush=True)
         await asyncio.to_thread(sys.stdin.read)

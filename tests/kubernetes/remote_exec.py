@@ -1,4 +1,4 @@
-"""The server's end of an exec: protocols v4 and v5 of remote commands over a websocket, as kubelets and API servers speak them."""
+"""The server's end of an exec: protocols v4 and v5 of remote commands over a websocket, as kubelets and API servers have it."""
 
 import asyncio
 import json
@@ -13,8 +13,8 @@ SUCCESS = {"metadata": {}, "status": "Success"}
 
 
 async def serve_exec(request: web.Request, process: Process, cut_after: int | None) -> web.WebSocketResponse:
-    """Carries a process that has been started. Where the client goes away, or the connection is cut once more than `cut_after` bytes
-    were to be sent, the process is left running without input, as container runtimes do."""
+    """Carries a process that has been started. Where the client goes away, or the connection is cut once more than `cut_after`
+    bytes were to be sent, the process is left running without input, as container runtimes do."""
     socket = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=0)
     await socket.prepare(request)
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None

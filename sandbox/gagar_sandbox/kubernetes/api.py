@@ -26,18 +26,24 @@ Json = dict[str, Any]
 WRITES = ("create", "delete")
 
 
+class _Client(WsApiClient):
+    """Requests and sockets over one session."""
+
+    async def request(self, method: str, url: str, **options: Any) -> Any:
+        kind = WsApiClient if url.endswith("/exec") else ApiClient
+        return await kind.request(self, method, url, **options)
+
+
 class Api:
     """Requests of one namespace. `counts` has how many there were of each kind, and `retries` by their errors' status."""
 
     def __init__(self, configuration: Configuration, namespace: str, retry_s: float) -> None:
         configuration.connection_pool_maxsize = 0  # what bounds connections is the pool
-        self._client = ApiClient(configuration)
-        self._sockets = WsApiClient(configuration, heartbeat=SILENCE_S / 3)
+        self._client = _Client(configuration, heartbeat=SILENCE_S / 3)
         self._namespace = namespace
         self._retry_s = retry_s
         self._pods = client.CoreV1Api(self._client)
         self._custom = client.CustomObjectsApi(self._client)
-        self._exec = client.CoreV1Api(self._sockets)
         self._writing = asyncio.Semaphore(WRITERS)
         self.counts: Counter[str] = Counter()
         self.retries: Counter[int] = Counter()
@@ -49,7 +55,6 @@ class Api:
 
     async def close(self) -> None:
         await self._client.close()
-        await self._sockets.close()
 
     async def create(self, body: Json) -> None:
         """A pod, or an object of a custom resource. One that is there already is taken for ours, whose answer was lost: names are
@@ -115,7 +120,7 @@ class Api:
         is none."""
         self.counts["exec"] += 1
         try:
-            opening = await self._exec.connect_get_namespaced_pod_exec(
+            opening = await self._pods.connect_get_namespaced_pod_exec(
                 pod,
                 self._namespace,
                 container=container,

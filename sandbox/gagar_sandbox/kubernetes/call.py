@@ -47,15 +47,14 @@ class Call:
         except ValueError as error:
             raise CallLost(f"an answer that is none: {error}") from error
 
-    async def ask(self, *request: bytes, then: bytes = b"") -> bytes:
-        """Contents or digest of a request that is answered with those, followed by `then`. Raises OSError as the container has
-        it, or CallLost."""
-        await self.send(pack(*request) + then)
+    async def answer(self, asked: str) -> bytes:
+        """Contents or digest in answer to a request that is answered with those. Raises OSError as the container has it, with
+        `asked` for a name, or CallLost."""
         match await self.receive():
             case [b"ok", data]:
                 return data
             case [b"error", code, reason] if code.isdigit() and len(code) < 5:
-                raise OSError(int(code), reason.decode(errors="replace"), request[1].decode(errors="replace"))
+                raise OSError(int(code), reason.decode(errors="replace"), asked)
         raise CallLost("an answer that is none")
 
     async def end(self) -> None:

@@ -30,5 +30,9 @@ async def open_pool(pods: PodSettings, settings: PoolSettings, cluster: Configur
     """A pool of pods of our own, with nothing left of an earlier process of the same run. Raises SandboxUnavailable."""
     api = Api(cluster, pods.namespace, settings.retry_s)
     pool = KubernetesPool(api, Pods(api, pods), pods, settings)
-    await pool.start()
+    try:
+        await pool.start()
+    except BaseException:
+        await api.close()
+        raise
     return pool

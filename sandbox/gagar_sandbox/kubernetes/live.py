@@ -49,8 +49,7 @@ class LivePod:
 
     @property
     def ended(self) -> bool:
-        state = self.watch.state(self.name)
-        return state is None or state.phase == "ended"
+        return _has_ended(self.watch.state(self.name))
 
     async def converse(
         self, container: str, talk: Callable[[Call], Awaitable[T]], *, timeout_s: float, reply_bytes: int = OVERHEAD_BYTES
@@ -74,11 +73,14 @@ class LivePod:
         after = error.retry_after_s if isinstance(error, ApiError) else None
         nap = None if final else backoff.next_s(after or 0.0)
         state = await self.watch.until(self.name, _has_ended, REASON_S if nap is None else nap)
-        if state is not None and _has_ended(state):
+        if state is None:
+            raise SandboxLost(f"pod {self.pod} was deleted") from error
+        if _has_ended(state):
             raise PodLost(state) from error
         if nap is None:
             raise SandboxLost(f"pod {self.pod}: {str(error) or 'no answer in time'}") from error
 
 
 def _has_ended(state: PodState | None) -> bool:
-    return state is not None and state.phase == "ended"
+    """None is a pod that its pool has forgotten."""
+    return state is None or state.phase == "ended"

@@ -70,6 +70,8 @@ class KubernetesPool:
 
     async def close(self) -> None:
         """Close every sandbox and delete every pod of this run. Raises SandboxLost where some could not be deleted."""
+        if self._closed:
+            return
         self._closed = True
         for shelf in self._shelves.values():
             while shelf.waiting:

@@ -148,7 +148,8 @@ class PodSandbox:
             raise ValueError(f"{path!r} is no path")
 
         async def talk(conversation: Call) -> bytes:
-            return await conversation.ask(kind, path.encode(errors="surrogateescape"), argument)
+            await conversation.send(pack(kind, path.encode(errors="surrogateescape"), argument))
+            return await conversation.answer(path)
 
         async with self._open():
             return await self.pod.converse(MAIN, talk, timeout_s=ANSWER_S, reply_bytes=reply_bytes)

@@ -58,6 +58,7 @@ static int become(const struct frame *frame, int in, int out, int err) {
     char **words = strings(frame->fields[WORDS], NULL);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    signal(SIGPIPE, SIG_DFL);
     setsid();
     if (dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0)
         return errno;

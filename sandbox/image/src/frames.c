@@ -92,16 +92,17 @@ size_t frame_size(int count, const struct field *fields) {
 }
 
 int write_frame(int fd, int count, const struct field *fields) {
-    unsigned char length[4];
-    put_u32(length, frame_size(count, fields));
-    if (write_exactly(fd, length, 4) < 0)
-        return -1;
+    size_t size = frame_size(count, fields), at = 4;
+    unsigned char *frame = allocate(4 + size);
+    put_u32(frame, size);
     for (int i = 0; i < count; i++) {
-        put_u32(length, fields[i].size);
-        if (write_exactly(fd, length, 4) < 0 || write_exactly(fd, fields[i].data, fields[i].size) < 0)
-            return -1;
+        put_u32(frame + at, fields[i].size);
+        memcpy(frame + at + 4, fields[i].data, fields[i].size);
+        at += 4 + fields[i].size;
     }
-    return 0;
+    int failed = write_exactly(fd, frame, at);
+    free(frame);
+    return failed;
 }
 
 struct field text(const char *string) { return (struct field){string, strlen(string)}; }

@@ -28,7 +28,7 @@ void free_frame(struct frame *frame);
 /* 0, or -1 where the output is gone. */
 int write_frame(int fd, int count, const struct field *fields);
 
-/* The bytes of a frame's fields before their data: what a digest takes. Returns the size of the whole frame's body. */
+/* The size of a frame's body. */
 size_t frame_size(int count, const struct field *fields);
 
 /* The field as a string of its own, to be freed. */
