@@ -1,6 +1,5 @@
 """Everything a run needs alive: sandboxes, engine, trainer, grading, tasks."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from gagar_mcore.agent.session import SessionKey, SessionLimits, SessionRunner
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.agents import runner_of
 from gagar_mcore.controller.engines import start_engine
+from gagar_mcore.controller.pools import Pools, open_pools, session_slots
 from gagar_mcore.controller.run import Run
 from gagar_mcore.controller.trainer_client import TrainerClient
 from gagar_mcore.credit import CreditParams
@@ -37,8 +37,7 @@ from gagar_mcore.tasks.source import heldout_tasks, training_tasks
 from gagar_mcore.verify.answers import AnswerVerifier
 from gagar_mcore.verify.judge import JudgeByKind
 from gagar_mcore.verify.verifier import Verifier
-from gagar_sandbox import LocalPool
-from gagar_sandbox.types import Limits, SandboxPool
+from gagar_sandbox.types import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +88,6 @@ def credit_params(recipe: Recipe) -> CreditParams:
     return recipe.method.params()
 
 
-@dataclass(frozen=True, slots=True)
-class Pools:
-    """Sessions hold a sandbox while they wait for tokens; test runs keep a core busy. So each has a pool of its own."""
-
-    sessions: SandboxPool
-    tests: SandboxPool
-
-
-def session_slots(recipe: Recipe) -> int:
-    """How many sessions may hold a sandbox at once."""
-    at_work = recipe.rollout.concurrent_groups * recipe.rollout.group_size
-    return recipe.sandbox.concurrency or max(at_work, recipe.train.eval_samples)
-
-
 def build_sampler(
     recipe: Recipe, engine: Engine, pools: Pools, renderer: Renderer, layout: RunLayout | None = None, gate: Gate | None = None
 ) -> Sampler:
@@ -150,22 +135,12 @@ def known_tasks(run: Run) -> History:
 
 def open_carry(run: Run, mix: TaskMix) -> Carry[FinishedGroup]:
     """With the groups that the last step left under way."""
-    left: list[Left[FinishedGroup]] = [Left(mix.again(c.step, c.index, c.task)) for c in run.carried]
+    left: list[Left[FinishedGroup]] = [Left(mix.again(c.step, c.index, c.task), begun=c.begun) for c in run.carried]
     return Carry(run.recipe.rollout.max_staleness, left)
 
 
 def keep_experts(layout: RunLayout, key: SessionKey, experts: Experts | ExpertIndex) -> FileSum:
     return publish_experts(layout.experts(key.step, key.trajectory_id), experts)
-
-
-@asynccontextmanager
-async def open_pools(recipe: Recipe) -> AsyncIterator[Pools]:
-    sandboxes = session_slots(recipe) * (2 if recipe.agent.apart else 1)
-    pools = Pools(LocalPool(sandboxes), LocalPool(recipe.verify.concurrency))
-    try:
-        yield pools
-    finally:
-        await asyncio.gather(pools.sessions.close(), pools.tests.close())
 
 
 @asynccontextmanager

@@ -12,31 +12,38 @@ AnyResult = TypeVar("AnyResult")
 
 @dataclass(frozen=True, slots=True)
 class Left(Generic[AnyResult]):
-    """task: at work on it, or done; None where nobody has begun it, or who did was killed: it goes on with what is on disk."""
+    """task: at work on it, or done; None where nobody has begun it, or who did was killed: it goes on with what is on disk.
+    begun: the step in which work on it began, None where none has."""
 
     draw: Draw
     task: asyncio.Future[AnyResult] | None = None
+    begun: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A group that is left, as a batch's manifest tells those who resume: it was drawn in `step` as number `index`."""
+    """A group that is left, as a batch's manifest tells those who resume: it was drawn in `step` as number `index`, and begun in
+    the step `begun`, or not yet."""
 
     step: int
     index: int
     task: str
+    begun: int | None = None
 
 
 class Carry(Generic[AnyResult]):
-    """`most`: how many steps after its own a group may end. Its oldest tokens are that many versions old then."""
+    """`most`: how many steps after the one in which it was begun a group may end. Its oldest tokens are that many versions old
+    then. `step` is the one that is being collected."""
 
     def __init__(self, most: int, left: Iterable[Left[AnyResult]] = ()) -> None:
         self._most = most
         self._left = list(left)
+        self.step = 0
 
     async def begin(self, step: int) -> int:
         """Give up the groups that are too old for `step`; their number."""
-        old = [left for left in self._left if step - left.draw.step > self._most]
+        self.step = step
+        old = [left for left in self._left if left.begun is not None and step - left.begun > self._most]
         self._left = [left for left in self._left if left not in old]
         await _cancel(old)
         return len(old)
@@ -49,7 +56,8 @@ class Carry(Generic[AnyResult]):
         self._left.append(left)
 
     def carried(self) -> list[Carried]:
-        return sorted((Carried(x.draw.step, x.draw.index, x.draw.task.key) for x in self._left), key=lambda c: (c.step, c.index))
+        told = (Carried(x.draw.step, x.draw.index, x.draw.task.key, x.begun) for x in self._left)
+        return sorted(told, key=lambda carried: (carried.step, carried.index))
 
     @property
     def oldest(self) -> int | None:

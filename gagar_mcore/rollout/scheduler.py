@@ -109,7 +109,10 @@ class _Step(Generic[AnyResult]):
         self._in_vain: set[Rank] = set()  # of what is pending, what failed in the outage that lasts
         self._probed: set[int] = set()  # outages in which a group was drawn to see whether they are any
         self.ended: dict[tuple[int, int], Ended[AnyResult]] = {}
+        self._begun: dict[Rank, int] = {}  # the step in which each was, where there is a carry
         for left in carry.take() if carry else ():
+            if left.begun is not None:
+                self._begun[rank(left.draw)] = left.begun
             if left.task is None:
                 self._pending.add(left.draw, rank(left.draw))
             else:
@@ -137,10 +140,10 @@ class _Step(Generic[AnyResult]):
             return
         for task, draw in self._running.items():
             task.remove_done_callback(self._on_done)
-            self._carry.put(Left(draw, task))
+            self._carry.put(Left(draw, task, self._begun[rank(draw)]))
         self._running = {}
         for draw in self._pending.drain():
-            self._carry.put(Left(draw))
+            self._carry.put(Left(draw, begun=self._begun.get(rank(draw))))
 
     async def cancel(self) -> None:
         for task in self._running:
@@ -183,6 +186,8 @@ class _Step(Generic[AnyResult]):
                 break
             breaker.begun()
             self._in_vain.discard(rank(draw))
+            if self._carry:
+                self._begun.setdefault(rank(draw), self._carry.step)
             self._watch(asyncio.ensure_future(self._run(draw, rank(draw))), draw)
         return None
 

@@ -114,6 +114,27 @@ def test_groups_that_are_too_old_are_given_up_and_counted() -> None:
     assert {(1, 0), (1, 1)} <= set(run.cancelled)
 
 
+def test_a_group_that_waits_for_its_quota_does_not_become_too_old_before_it_is_begun() -> None:
+    order = TaskOrder(TASKS, 1)
+    mix = TaskMix([Source("slow", order, quota=1), Source("fast", order)])
+    run = Run(lambda index: 10.0, carry=Carry(7), concurrent=24, _draws=mix.draws({}))
+    late: list[int] = []
+
+    async def main() -> list[int]:
+        expired = []
+        for number in range(1, 31):
+            expired.append(await run.carry.begin(number))
+            late.extend(number - step for step, _ in await run.step(number, wanted=4))
+        carried = run.carry.carried()
+        assert {c.begun is None for c in carried if (c.step, c.index) not in run.begun} == {True}
+        assert all(c.begun is not None and c.begun >= c.step for c in carried if (c.step, c.index) in run.begun)
+        await run.carry.close()
+        return expired
+
+    assert run_virtually(main()) == [0] * 30
+    assert max(late) > 7
+
+
 def test_what_was_left_goes_on_in_another_process_under_its_own_number() -> None:
     """Of those killed at work, and of those drawn that were never begun."""
     first = Run(lambda index: 10.0 if index < 2 else 1e6)
@@ -126,7 +147,7 @@ def test_what_was_left_goes_on_in_another_process_under_its_own_number() -> None
 
     carried = run_virtually(killed())
     assert [(c.step, c.index) for c in carried] == [(1, 2), (1, 3)]
-    left: list[Left[Result]] = [Left(MIX.again(c.step, c.index, c.task)) for c in carried]
+    left: list[Left[Result]] = [Left(MIX.again(c.step, c.index, c.task), begun=c.begun) for c in carried]
     assert [each.draw.task.key for each in left] == [c.task for c in carried]
     second = Run(lambda index: 10.0, carry=Carry(4, left))
 
