@@ -16,7 +16,7 @@ def simulation_json(simulation: Simulation) -> str:
 
 
 def simulation_text(name: str, simulation: Simulation) -> str:
-    base = simulation.base
+    base, bottleneck = simulation.base, simulation.bottleneck
     dropped = "".join(f", {count:.4g} {reason}" for reason, count in base.dropped.items())
     late = f"; {base.late:.4g} gradings past grading.deadline_s" if base.late else ""
     lines = [
@@ -29,10 +29,10 @@ def simulation_text(name: str, simulation: Simulation) -> str:
         use = base.uses[kind]
         more = f"{_clock(simulation.doubled[kind]):>20}" if simulation.doubled else ""
         lines.append(f"{kind:10}{use.count:8}{use.busy:9.1%}{_clock(use.waited_s):>11}{more}")
-    return "\n".join([*lines, "", f"bottleneck: {_WHY.get(simulation.bottleneck, simulation.bottleneck)}"])
+    return "\n".join([*lines, "", f"bottleneck: {_SESSIONS if bottleneck == 'sessions' else bottleneck}"])
 
 
-_WHY = {"sessions": "the longest sessions: more of no kind shortens the step by a hundredth"}
+_SESSIONS = "the longest sessions: more of no kind shortens the step by a hundredth"
 
 
 def _clock(seconds: float) -> str:

@@ -59,10 +59,12 @@ class Simulation:
 
     @property
     def bottleneck(self) -> str:
-        """The kind whose doubling shortens a step most; where that was not asked, the one that is most at work. "sessions" where
-        no kind shortens it by a hundredth: then it is the longest sessions that a step waits for."""
+        """The kind whose doubling shortens a step most; where that was not asked, the one that is most at work of those that were
+        waited for. "sessions" where no kind shortens it by a hundredth, or none was waited for: then it is the longest sessions
+        that a step waits for."""
         if not self.doubled:
-            return max(self.base.uses, key=lambda kind: self.base.uses[kind].busy)
+            waited = {kind: use.busy for kind, use in self.base.uses.items() if use.waited_s}
+            return max(waited, key=waited.__getitem__, default="sessions")
         kind = min(self.doubled, key=lambda kind: self.doubled[kind])
         return kind if self.doubled[kind] < 0.99 * self.base.step_s else "sessions"
 

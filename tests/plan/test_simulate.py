@@ -39,6 +39,8 @@ def test_a_cluster_with_room_for_all_takes_as_long_as_one_group() -> None:
     assert base.step_s == base.collect_s + 60
     assert base.uses["engines"].busy == approx(5 * 10 / base.collect_s) and base.uses["pods"].busy == approx(57 / base.collect_s)
     assert all(use.waited_s == 0 for use in base.uses.values())
+    assert simulate(roomy, 1, double=False).bottleneck == "sessions"
+    assert simulate(recipe("simulate.testers=4"), 1, double=False).bottleneck == "testers"
 
 
 @pytest.mark.parametrize(
