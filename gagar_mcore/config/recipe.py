@@ -18,7 +18,8 @@ from gagar_mcore.config.learning import (
     TrainSection,
 )
 from gagar_mcore.config.publish import PublishSection
-from gagar_mcore.config.rollout import EngineSection, RolloutSection, SandboxSection, VerifySection
+from gagar_mcore.config.rollout import EngineSection, RolloutSection, VerifySection
+from gagar_mcore.config.sandbox import SandboxSection
 from gagar_mcore.config.schedule import ScheduleSection
 from gagar_mcore.config.sft import SftSection
 from gagar_mcore.config.simulate import SimulateSection
@@ -68,6 +69,7 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield f"grading.grader: none gives method {recipe.method.name} no verdicts; set grading.grader=static or method.name=grpo"
     yield from recipe.tasks.contradictions()
     yield from recipe.agent.contradictions(recipe.deterministic)
+    yield from recipe.sandbox.contradictions(recipe.agent.kind)
     for source in recipe.tasks.mix:
         if source.max_context is not None and source.max_context > recipe.rollout.max_context:
             yield f"tasks.mix.{source.name}.max_context: exceeds rollout.max_context, with which the engine starts; raise that"

@@ -16,18 +16,6 @@ Seconds = Annotated[float, Field(gt=0, le=MOST)]
 Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class SandboxSection(Section):
-    """Limits of every sandbox. `concurrency` bounds how many sessions hold one at once (None: all that run)."""
-
-    backend: Literal["local"] = "local"
-    memory_mb: Positive = 512
-    processes: Positive = 64
-    file_size_mb: Positive = 16
-    disk_mb: Positive = 64
-    command_timeout_s: Seconds = 10.0
-    concurrency: Positive | None = None
-
-
 def _private_address(host: str) -> str:
     try:
         private = ipaddress.ip_address(host).is_private and not ipaddress.ip_address(host).is_unspecified

@@ -1,6 +1,7 @@
 """Reaching a cluster."""
 
 import os
+from collections.abc import Callable
 
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import Configuration
@@ -8,7 +9,7 @@ from kubernetes_asyncio.client import Configuration
 from gagar_sandbox.kubernetes.api import Api
 from gagar_sandbox.kubernetes.pool import KubernetesPool
 from gagar_sandbox.kubernetes.settings import PodSettings, PoolSettings
-from gagar_sandbox.kubernetes.source import Pods
+from gagar_sandbox.kubernetes.source import Pods, PodSource
 from gagar_sandbox.types import SandboxUnavailable
 
 
@@ -28,8 +29,15 @@ async def configuration(kubeconfig: str | None = None, context: str | None = Non
 
 async def open_pool(pods: PodSettings, settings: PoolSettings, cluster: Configuration) -> KubernetesPool:
     """A pool of pods of our own, with nothing left of an earlier process of the same run. Raises SandboxUnavailable."""
+    return await open_with(lambda api: Pods(api, pods), pods, settings, cluster)
+
+
+async def open_with(
+    source: Callable[[Api], PodSource], pods: PodSettings, settings: PoolSettings, cluster: Configuration
+) -> KubernetesPool:
+    """As `open_pool`, with pods from elsewhere."""
     api = Api(cluster, pods.namespace, settings.retry_s)
-    pool = KubernetesPool(api, Pods(api, pods), pods, settings)
+    pool = KubernetesPool(api, source(api), pods, settings)
     try:
         await pool.start()
     except BaseException:
