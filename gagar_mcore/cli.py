@@ -261,14 +261,17 @@ def doctor(
 @tasks_app.command("make")
 def tasks_make(
     directory: Annotated[Path, typer.Argument(help="A folder that does not exist yet or is empty.")],
-    seed: Annotated[int, typer.Option(help="Decides every task.")],
     count: Annotated[int, typer.Option(min=1, help="How many tasks.")],
+    seed: Annotated[int, typer.Option(help="Decides every task.")] = 1,
+    from_package: Annotated[
+        str | None, typer.Option(metavar="NAME==VERSION", help="Seed bugs in the code of this package from the index.")
+    ] = None,
 ) -> None:
-    """Generate bug-repair tasks in the Harbor layout, each verified in a sandbox."""
+    """Make bug-repair tasks in the Harbor layout, generated or from a package's code and tests, each verified in a sandbox."""
     from gagar_mcore.tasks.commands import make
 
     with one_line_errors():
-        print(asyncio.run(make(seed, count, directory)))
+        print(asyncio.run(make(seed, count, directory, from_package)))
 
 
 @tasks_app.command("check")

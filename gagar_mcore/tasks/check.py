@@ -67,9 +67,10 @@ def closing_line(results: Sequence[CheckResult]) -> str:
     return f"{usable} of {len(results)} tasks usable"
 
 
-async def run_problem(task: Task, verifier: Verifier) -> str | None:
-    """Why the tests do not tell the bug from the solution; None where they do. Raises SandboxLost, SandboxUnavailable."""
-    untouched = await verifier.run_tests(task, "")
+async def run_problem(task: Task, verifier: Verifier, untouched: SuiteRun | None = None) -> str | None:
+    """Why the tests do not tell the bug from the solution; None where they do. untouched: a run on the repository as it is, where
+    there has been one. Raises SandboxLost, SandboxUnavailable."""
+    untouched = untouched or await verifier.run_tests(task, "")
     if problem := _mismatch(untouched, "the untouched repository", task.fail_to_pass, task.pass_to_pass):
         return problem
     if not task.listed and (untouched.report.reward or 0) >= 1:

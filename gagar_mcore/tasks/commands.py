@@ -7,6 +7,7 @@ from gagar_mcore.tasks.check import check_tasks, closing_line
 from gagar_mcore.tasks.history import clean_history
 from gagar_mcore.tasks.load import load_task, load_tasks, missing_parts
 from gagar_mcore.tasks.make import make_tasks
+from gagar_mcore.tasks.package.make import make_from_package
 from gagar_mcore.tasks.task import Task, TaskError
 from gagar_mcore.tracking.text import visible
 from gagar_mcore.verify.verifier import Verifier
@@ -17,12 +18,18 @@ MOST_S = 3600.0
 MOST_SHOWN = 20
 
 
-async def make(seed: int, count: int, directory: Path) -> str:
-    """Make tasks in a new or empty folder; what to say of it. Raises TaskError, SandboxLost, SandboxUnavailable."""
+async def make(seed: int, count: int, directory: Path, package: str | None = None) -> str:
+    """Make tasks in a new or empty folder, generated or from a package's code; what to say of it. Raises TaskError, SandboxLost,
+    SandboxUnavailable."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise TaskError(f"{directory}: is no empty folder; name another one")
     pool = LocalPool()
     try:
+        if package is not None:
+            from_package = await make_from_package(package, count, seed, directory, pool)
+            thrown = ", ".join(f"{number} of which {why}" for why, number in from_package.thrown.most_common())
+            drawn = f"{from_package.thrown.total()} bugs thrown away" + (f", {thrown}" if thrown else "")
+            return f"{len(from_package.tasks)} tasks in {directory}, each verified by {from_package.tests} tests; {drawn}"
         made = await make_tasks(seed, count, directory, pool)
     finally:
         await pool.close()

@@ -94,7 +94,8 @@ def _write_tests(task: GeneratedTask, tests: Path) -> None:
     }
     (tests / "cases.py").write_text(f"CASES = [\n{cases}]\n")
     (tests / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    shutil.copyfile(_DRIVER / "run_tests.py", tests / "run_tests.py")
+    for name in ("run_tests.py", "confine.py"):
+        shutil.copyfile(_DRIVER / name, tests / name)
     _write_script(tests / "test.sh", (_DRIVER / "test.sh").read_text())
 
 

@@ -54,8 +54,6 @@ def _doubts(
         yield f"every listed test is reported as passed, and the reward file says {report.reward:g}"
     if not inventory:
         return
-    if exit_code == 0 and statuses - {"passed"}:
-        yield "tests are reported as failed, and the exit code is 0"
     if unknown := sorted(set(report.tests) - set(inventory)):
         yield f"tests that the task does not have: {_some(unknown)}"
     if absent := sorted(set(inventory) - set(report.tests)):

@@ -1,5 +1,7 @@
 """The reports that a run of the tests left in its sandbox, as one."""
 
+from dataclasses import replace
+
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.junit import parse_junit
 from gagar_mcore.verify.logs import parse_log
@@ -22,7 +24,7 @@ async def read_report(sandbox: Sandbox, task: Task, output: str) -> Report:
     else:
         parse = parse_ctrf if grading.format == "ctrf" else parse_junit
         whole = joined([parse(await _read(sandbox, path), grading.node_id) for path in grading.reports])
-    return Report(whole.tests, whole.seconds, whole.contradictions, whole.evidence, reward)
+    return replace(whole, reward=reward)
 
 
 async def _reward(sandbox: Sandbox) -> float | None:

@@ -1,7 +1,7 @@
 """What a test run reports: its form here, and the Common Test Report Format (CTRF), parsed strictly."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
@@ -19,14 +19,15 @@ class ReportError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`seconds`: of tests that have some. `contradictions`: between the parts of one report. `evidence`: what the runner itself
-    saw being tampered with. `reward`: what the reward file says."""
+    """`seconds` and `messages`: of tests that have some. `contradictions`: between the parts of one report. `evidence`: what the
+    runner itself saw being tampered with. `reward`: what the reward file says."""
 
     tests: dict[str, TestStatus] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     contradictions: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     reward: float | None = None
+    messages: dict[str, str] = field(default_factory=dict)
 
 
 def joined(reports: Iterable[Report]) -> Report:
@@ -35,6 +36,7 @@ def joined(reports: Iterable[Report]) -> Report:
     seconds: dict[str, float] = {}
     contradictions: list[str] = []
     evidence: list[str] = []
+    messages: dict[str, str] = {}
     for report in reports:
         for name, status in report.tests.items():
             tests[name] = worse(tests.get(name, "missing"), status)
@@ -42,7 +44,8 @@ def joined(reports: Iterable[Report]) -> Report:
             seconds[name] = seconds.get(name, 0.0) + value
         contradictions += report.contradictions
         evidence += report.evidence
-    return Report(tests, seconds, tuple(contradictions), tuple(evidence))
+        messages |= report.messages
+    return Report(tests, seconds, tuple(contradictions), tuple(evidence), messages=messages)
 
 
 def worse(one: TestStatus, other: TestStatus) -> TestStatus:
@@ -58,6 +61,7 @@ class _Test(_Strict):
     status: Literal["passed", "failed", "skipped", "pending", "other"]
     suite: str | list[str] = ""
     duration: Annotated[float, Field(allow_inf_nan=False)] = 0.0  # milliseconds
+    message: str | None = None
 
 
 class _Summary(_Strict):
@@ -98,10 +102,13 @@ def parse_ctrf(data: bytes, node_id: str = "name") -> Report:
         for name, count in counts.items()
         if said[name] not in (None, count)
     )
-    whole = joined(
-        Report({_name(test, node_id): _status(test)}, {_name(test, node_id): test.duration / 1000}) for test in results.tests
-    )
-    return Report(whole.tests, whole.seconds, wrong, tuple(results.extra.evidence))
+    whole = joined(_one(test, _name(test, node_id)) for test in results.tests)
+    return replace(whole, contradictions=wrong, evidence=tuple(results.extra.evidence))
+
+
+def _one(test: _Test, name: str) -> Report:
+    messages = {name: test.message} if test.message else {}
+    return Report({name: _status(test)}, {name: test.duration / 1000}, messages=messages)
 
 
 def _name(test: _Test, node_id: str) -> str:

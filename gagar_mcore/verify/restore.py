@@ -11,7 +11,7 @@ from gagar_sandbox.types import Sandbox
 GUARD = "/guard"
 INSIDE = Path(__file__).parent / "inside"
 COPY = "/var/tmp/base"
-MOST_NAMED = 10
+MOST_NAMED = 50
 
 
 class NoRestore(RuntimeError):

@@ -51,18 +51,19 @@ class Verifier:
 
         A patch that is empty or does not apply fails without a run. A run without a usable report (timeout, killed, broken or
         missing report, sandbox lost twice) is blamed on the patch unless the untouched repository fails to give one too: only
-        then is it an infrastructure error, which no patch can bring about. A report that is doubted is held against that of a
-        second run in another order, and the worse counts; one that contradicts what was seen earns nothing.
+        then is it an infrastructure error, which no patch can bring about. A reward that is doubted is held against that of
+        a second run in another order, and the worse counts; a report that contradicts what was seen earns nothing.
         Raises SandboxUnavailable."""
         started = time.monotonic()
         note, patch = split_note(patch)
         run = await self._judge(task, patch)
-        if run.suspicion.doubts and run.problem is None:
+        if run.suspicion.doubts and run.problem is None and _passes(task, run.report):
             run = _both(run, await self._run_persistently(task, patch, shuffle=1))
         fault = run.fault or (await self._fault(task) if run.problem and not run.patch_refused else None)
         tests = {name: run.report.tests.get(name, "missing") for name in task.listed}
         passed = fault is None and run.problem is None and not run.suspicion.proofs and _passes(task, run.report)
-        said = [note, *run.notes, run.output, *(f"suspicious: {reason}" for reason in run.suspicion.reasons), run.problem]
+        doubts = [f"suspicious: {reason}" for reason in run.suspicion.reasons]
+        said = [run.output[-OUTPUT_CHARACTERS // 2 :], note, *run.notes, *doubts, run.problem]
         output = "\n".join(filter(None, said))[-OUTPUT_CHARACTERS:]
         seconds = time.monotonic() - started
         return Verification(float(passed), tests, output, seconds, fault, list(run.suspicion.reasons))
@@ -148,7 +149,7 @@ class Verifier:
             return SuiteRun(fault="git does not start in the sandbox; install it", patch_refused=True)
         if result.outcome == "exited" and result.exit_code == 0:
             return None
-        return SuiteRun(problem=f"the patch does not apply: {ending(result)}\n{_text(result)}", patch_refused=True)
+        return SuiteRun(problem=f"the patch does not apply: {ending(result)}\n{_text(result)[:1000]}", patch_refused=True)
 
     async def _test(self, sandbox: Sandbox, task: Task, shuffle: int | None) -> SuiteRun:
         command = ["sh", "-c", _RUN, "sh", REPORTS, f"{TESTS}/test.sh"]

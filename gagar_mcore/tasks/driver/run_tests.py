@@ -12,13 +12,17 @@ Not defended: without Landlock the child can read the expected values and leave 
 
 from __future__ import annotations
 
-import ctypes
 import marshal
 import os
 import resource
 import select
 import sys
 import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from confine import SYSTEM, confine, hide  # type: ignore[import-not-found]
+
+sys.path.pop(0)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing, or json and signal for that matter, takes longer than the tests
@@ -33,10 +37,6 @@ MAX_ANSWER_BYTES = 1 << 20
 MAX_RESULT_CHARACTERS = 2000
 
 SIGKILL = 9
-PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
-LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
-READ_AND_EXECUTE = 0b1101
-READABLE = ("/usr", "/lib", "/lib64", "/bin", "/etc", "/proc", "/dev", sys.base_prefix)
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
         run_child(calls_read, answers_write)
     os.close(calls_read)
     os.close(answers_write)
-    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    hide()
     cases = read_cases(os.path.join(tests, "cases.py"))
     with os.fdopen(calls_write, "wb") as pipe:
         marshal.dump([(module, function, arguments) for _, module, function, arguments, _ in cases], pipe)
@@ -139,7 +139,7 @@ def run_child(calls_descriptor: int, answers_descriptor: int) -> NoReturn:
     silence = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(silence, descriptor)
-    confine(os.getcwd())
+    confine(SYSTEM, (os.getcwd(), "/tmp"))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
     sys.path.insert(0, os.getcwd())
     sys.dont_write_bytecode = True
@@ -154,34 +154,6 @@ def evaluate(module: str, function: str, arguments: tuple[Any, ...]) -> str:
         return repr(getattr(__import__(module), function)(*arguments))[:MAX_RESULT_CHARACTERS]
     except BaseException as error:
         return f"err {type(error).__name__}"
-
-
-def confine(workdir: str) -> bool:
-    """Let this process read the system, and read and write `workdir` and /tmp; nothing else of the file tree.
-    False where the kernel has no Landlock."""
-    libc = ctypes.CDLL(None)
-    abi = libc.syscall(LANDLOCK_CREATE, None, 0, 1)
-    if abi < 1:
-        return False
-    everything = (1 << (13 if abi == 1 else 14 if abi == 2 else 15 if abi < 5 else 16)) - 1
-    scoped = 0b11 if abi >= 6 else 0
-    attributes = (ctypes.c_uint64 * 3)(everything, 0, scoped)
-    rules = libc.syscall(LANDLOCK_CREATE, attributes, 8 if abi < 4 else 16 if abi < 6 else 24, 0)
-    for path, access in [*((path, READ_AND_EXECUTE) for path in READABLE), (workdir, everything), ("/tmp", everything)]:
-        allow(libc, rules, path, access)
-    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    confined: int = libc.syscall(LANDLOCK_RESTRICT, rules, 0)
-    os.close(rules)
-    return confined == 0
-
-
-def allow(libc: Any, rules: int, path: str, access: int) -> None:
-    if not os.path.exists(path):
-        return
-    descriptor = os.open(path, os.O_PATH)
-    beneath = access.to_bytes(8, sys.byteorder) + descriptor.to_bytes(4, sys.byteorder)
-    libc.syscall(LANDLOCK_ADD, rules, 1, beneath, 0)
-    os.close(descriptor)
 
 
 if __name__ == "__main__":
