@@ -70,9 +70,7 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
     yield from recipe.tasks.contradictions()
     yield from recipe.agent.contradictions(recipe.deterministic)
     yield from recipe.sandbox.contradictions(recipe.agent.kind)
-    for source in recipe.tasks.mix:
-        if source.max_context is not None and source.max_context > recipe.rollout.max_context:
-            yield f"tasks.mix.{source.name}.max_context: exceeds rollout.max_context, with which the engine starts; raise that"
+    yield from _mixed_limits(recipe)
     if recipe.deterministic and recipe.rollout.partial:
         yield "rollout.partial: which groups a step has would depend on their speed; set it to false, or deterministic to false"
     if recipe.train.eval_every and not recipe.tasks.heldout:
@@ -88,6 +86,15 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield "trainer.fp8: needs a GPU; set trainer.device=cuda or trainer.fp8=none"
     if trainer.fp8 == "mxfp8" and recipe.cluster.gpu in ("h100", "h200"):
         yield f"trainer.fp8: an {recipe.cluster.gpu} has no mxfp8; set trainer.fp8=blockwise or cluster.gpu=b200"
+
+
+def _mixed_limits(recipe: Recipe) -> Iterator[str]:
+    for source in recipe.tasks.mix:
+        where, context = f"tasks.mix.{source.name}", source.max_context or recipe.rollout.max_context
+        if context > recipe.rollout.max_context:
+            yield f"{where}.max_context: exceeds rollout.max_context, with which the engine starts; raise that"
+        elif (new := source.max_new_tokens or recipe.rollout.max_new_tokens) >= context:
+            yield f"{where}.max_new_tokens: {new} leaves no room in its max_context {context}; lower it, or raise that"
 
 
 def _against_preset(recipe: Recipe, name: str) -> Iterator[str]:

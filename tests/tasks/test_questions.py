@@ -88,6 +88,8 @@ def test_a_mix_in_a_recipe() -> None:
     [
         ([MIX % "", "tasks.count=9"], "tasks.count: has no effect beside tasks.mix"),
         ([MIX % ", max_context: 501"], "tasks.mix.sums.max_context: exceeds rollout.max_context"),
+        ([MIX % ", max_new_tokens: 500"], "tasks.mix.sums.max_new_tokens: 500 leaves no room in its max_context 500"),
+        ([MIX % ", max_context: 32"], "tasks.mix.sums.max_new_tokens: 32 leaves no room in its max_context 32"),
         ([MIX % ", weight: 0"], "tasks.mix.1.weight"),
         ([MIX.replace("sums", "code") % ""], "tasks.mix: 2 sources are called code"),
         ([MIX.replace("weight: 3", "path: x") % ""], "tasks.mix.code.path: has no effect where tasks are generated"),
