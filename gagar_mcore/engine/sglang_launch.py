@@ -1,6 +1,7 @@
 """SGLang's server: `python -m gagar_mcore.engine.sglang_launch FLAGS`, run by a Python that has SGLang.
 
-It ends with the process that started it. Its keys come by environment: every user of the machine can read a command line."""
+It ends with the process that started it, and its own processes with it. Its keys come by environment: every user of the machine can
+read a command line."""
 
 import os
 import sys
@@ -19,14 +20,17 @@ class MiMoV2Config(PretrainedConfig):
     model_type = "mimo_v2"
 
 
-# As the module is imported: each of SGLang's processes imports it before its own.
+# As the module is imported: each of SGLang's processes imports it before its own, which takes them long.
+if __name__ in ("__main__", "__mp_main__"):
+    die_with_parent()
+if __name__ == "__mp_main__" and os.getppid() == 1:
+    sys.exit("the server has ended while this process of it began")
 AutoConfig.register(MiMoV2Config.model_type, MiMoV2Config)
 if sglang_cpu.wanted():
     sglang_cpu.install()
 
 
 def main() -> None:
-    die_with_parent()
     keys = [f"{flag}={os.environ.pop(name)}" for name, flag in KEYS.items() if name in os.environ]
     from sglang.launch_server import run_server
     from sglang.srt.server_args import prepare_server_args

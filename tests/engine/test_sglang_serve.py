@@ -21,7 +21,7 @@ from gagar_mcore.records.batch import EXPERT_INDEX
 from gagar_mcore.records.expert_index import stored_files
 from gagar_mcore.records.layout import RunLayout
 
-pytestmark = [*needs_sglang, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.timeout(420), *needs_sglang]
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,25 @@ def served(layout):
 
 def serve(layout):
     return Serve(layout, "policy", "trainer.routing=replay")
+
+
+def test_nothing_is_left_of_servers_that_are_ended_while_they_start(tmp_path):
+    """While their processes do not yet know whom to die with."""
+    for number in (1, 2):
+        open_run(tmp_path / str(number))
+    killed, stopped = (Serve(RunLayout(tmp_path / str(number)), "policy") for number in (1, 2))
+    families = []
+    for served, end in ((killed, killed.process.kill), (stopped, stopped.process.terminate)):
+        while len(family := psutil.Process(served.process.pid).children(recursive=True)) < 4:  # with multiprocessing's own
+            assert served.process.poll() is None, served.said.read_text()
+            time.sleep(0.02)
+        end()
+        families += family
+    assert (killed.process.wait(30), stopped.process.wait(30)) == (-signal.SIGKILL, 0)
+    left = psutil.wait_procs(families, timeout=60)[1]
+    for process in left:
+        process.kill()
+    assert left == []
 
 
 def test_a_run_goes_on_with_a_served_policy_that_dies_and_is_started_again(layout, served, tmp_path):
