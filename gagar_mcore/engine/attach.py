@@ -71,7 +71,8 @@ def _take(file: Path) -> IO[Any]:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         held.close()
-        raise EngineError(f"engine.server.attach: {file}: another run has this server; start one for each run") from error
+        reason = "another run has this server" if isinstance(error, BlockingIOError) else error.strerror
+        raise EngineError(f"engine.server.attach: {file}: {reason}; each run locks a server of its own") from error
     return held
 
 

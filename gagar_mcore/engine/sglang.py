@@ -38,7 +38,7 @@ class SGLangEngine:
         self._read: dict[str, int] = {}  # tokens of each session whose experts are known
         self._versions, self._held = [serving.version], 0  # of weights that it was told to load; which of them it holds, at least
         self._released = False
-        self._control = asyncio.Lock()  # weights and memory change one after the other; meanwhile no health is asked for
+        self._control = asyncio.Lock()  # weights and memory change one after the other
         self._orders = 0
         self._watching = [asyncio.create_task(self._watch_process()), asyncio.create_task(self._watch_health())]
         self._examination: asyncio.Task[None] | None = None

@@ -64,8 +64,6 @@ def _fault(generation: Generation, request: GenerateRequest, experts_from: int |
         return f"{len(ids)} tokens where 1 to {request.max_new_tokens} were asked for"
     if ids and (min(ids) < 0 or max(ids) >= model.vocab_size):
         return f"ids beyond 0..{model.vocab_size - 1}"
-    if not all(map(isfinite, generation.logprobs)):
-        return "log-probs that are not finite"
     if [0, *(span.end for span in spans)] != [*(span.start for span in spans), len(ids)]:
         return f"weight versions of other tokens than its {len(ids)}: {spans}"
     if generation.finish_reason not in FINISH_REASONS:
@@ -93,7 +91,10 @@ def read_part(meta: dict[str, Any]) -> tuple[list[int], list[float], int]:
 def _read_tokens(meta: dict[str, Any]) -> tuple[list[int], list[float]]:
     """A log-prob that is no number comes as null: a TypeError."""
     scored = meta.get("output_token_logprobs") or []
-    return [int(token) for _, token, _ in scored], [float(logprob) for logprob, _, _ in scored]
+    logprobs = [float(logprob) for logprob, _, _ in scored]
+    if not all(map(isfinite, logprobs)):
+        raise ValueError("a log-prob is not finite")
+    return [int(token) for _, token, _ in scored], logprobs
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def parts(*metas):
         (reply(b"hello", kind="text/plain"), "no answer: {}"),
         (reply({"meta_info": {}}), "no answer that can be read: KeyError 'weight_versions'"),
         (answer(output_token_logprobs=[[None, 7, None]] * 4), "no answer that can be read: TypeError"),
-        (reply(NOT_A_NUMBER), "'s': .*log-probs that are not finite"),
+        (reply(NOT_A_NUMBER), "a log-prob is not finite"),
         (answer(count=5), "5 tokens where 1 to 4 were asked for"),
         (answer(count=0), "0 tokens where 1 to 4 were asked for"),
         (answer(output_token_logprobs=[[-1.0, MODEL.vocab_size, None]] * 4), r"ids beyond 0\.\.511"),
