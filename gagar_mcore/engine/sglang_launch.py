@@ -1,7 +1,7 @@
 """SGLang's server: `python -m gagar_mcore.engine.sglang_launch FLAGS`, run by a Python that has SGLang.
 
-It ends with the process that started it, and its own processes with it. Its keys come by environment: every user of the machine can
-read a command line."""
+It ends with the process that started it, and its own processes with it. Its keys come by environment: every user of the machine
+can read a command line."""
 
 import os
 import sys
