@@ -19,7 +19,7 @@ SMOKE_OUTPUT ?= runs/smoke
 SMOKE_ARGS ?=
 SMOKE_GPU_OUTPUT ?= runs/smoke-gpu
 
-.PHONY: smoke smoke-gpu deepspeed test test-layouts test-kills test-verl test-mcore019 test-sglang test-agents lint wheel clean
+.PHONY: smoke smoke-gpu deepspeed test test-layouts test-kills test-verl test-mcore019 test-sglang test-agents test-kube lint wheel clean
 
 smoke: $(VENV)/.installed
 	@rm -rf "$(SMOKE_OUTPUT)"
@@ -59,6 +59,11 @@ test-sglang: $(SGLANG)/.installed
 # Agents that are not ours, in sandboxes that see their environment and nothing else of this machine.
 test-agents: $(AGENTS)/.installed
 	$(RUN) -m pytest -m agents tests/agent
+
+# Pools of pods on a real API server and scheduler, where their programs are at hand; etcd is Debian's.
+test-kube: $(VENV)/.installed-dev
+	@command -v etcd >/dev/null || apt-get install -y -q etcd-server || true
+	$(RUN) -m pytest -m kube tests/kubernetes
 
 # A peer of benchmarks/trainer.py.
 deepspeed: $(DEEPSPEED)/.installed

@@ -21,6 +21,8 @@ COUNTING = ["sh", "-c", "echo x >> runs; cat; wc -l < runs"]
         Fault("create", 409, "Conflict", times=2),
         Fault("exec", 500, "InternalError", times=3),
         Fault("exec", 503, "ServiceUnavailable", times=2, retry_after=0),
+        Fault("exec", 403, "Forbidden", times=2),
+        Fault("list", 401, "Unauthorized", times=2),
         Fault("watch", 429, "TooManyRequests", times=2, retry_after=0),
         Fault("watch", 410, "Expired", times=1),
         Fault("list", 500, "InternalError", times=2),

@@ -45,6 +45,7 @@ class Api:
         self._pods = client.CoreV1Api(self._client)
         self._custom = client.CustomObjectsApi(self._client)
         self._writing = asyncio.Semaphore(WRITERS)
+        self._allowed: set[str] = set()
         self.counts: Counter[str] = Counter()
         self.retries: Counter[int] = Counter()
 
@@ -134,9 +135,11 @@ class Api:
             async with asyncio.timeout(REQUEST_S):
                 socket = await opening
         except aiohttp.WSServerHandshakeError as error:
-            raise ApiError(error.status, "exec", f"{error.message} (exec into {pod})") from error
+            message = f"{error.message} (exec into {pod})"
+            raise ApiError(error.status, "exec", message, allowed="exec" in self._allowed) from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _away(error) from error
+        self._allowed.add("exec")
         try:
             yield socket
         finally:
@@ -148,8 +151,9 @@ class Api:
             try:
                 answer = await send(_preload_content=False, _request_timeout=REQUEST_S)
                 async with answer:
-                    await _check(answer)
+                    await _check(answer, kind in self._allowed)
                     result: Json = json.loads(await answer.read())
+                    self._allowed.add(kind)
                     return result
             except ApiException as error:
                 raise ApiError(error.status or 0, str(error.reason), str(error.body)) from error
@@ -159,7 +163,7 @@ class Api:
         return await persist(once, self._retry_s, lambda error: self.retries.update([error.status]))
 
 
-async def _check(answer: aiohttp.ClientResponse) -> None:
+async def _check(answer: aiohttp.ClientResponse, allowed: bool = False) -> None:
     if answer.status < 400:
         return
     text = await answer.text()
@@ -169,7 +173,7 @@ async def _check(answer: aiohttp.ClientResponse) -> None:
         told = {}
     after = answer.headers.get("Retry-After", "")
     wait_s = float(after) if after.isdigit() else None
-    raise ApiError(answer.status, told.get("reason", answer.reason or ""), told.get("message", text[:500]), wait_s)
+    raise ApiError(answer.status, told.get("reason", answer.reason or ""), told.get("message", text[:500]), wait_s, allowed)
 
 
 def _away(error: Exception) -> ApiError:
