@@ -86,8 +86,10 @@ def test_groups_that_carry_over_take_the_long_tail_off_the_steps() -> None:
 
 
 def test_a_mix_of_sources_is_simulated() -> None:
-    sources = [{"name": "code", "weight": 3.0, "count": 8}, {"name": "asked", "source": "questions", "count": 4, "quota": 1}]
-    assert simulate(recipe(f"tasks={json.dumps({'mix': sources})}"), 1, double=False).base.kept == 8
+    sources = [{"name": "code", "weight": 3.0, "max_turns": 3}, {"name": "asked", "source": "questions", "count": 4, "quota": 1}]
+    mixed = [f"tasks={json.dumps({'mix': sources})}", "rollout.submit_unfinished=true"]
+    base = simulate(recipe(*mixed), 1, double=False).base
+    assert (base.kept, base.turns) == (8, 16 * (6 * 3 + 2 * 1))  # a question has one turn
 
 
 def test_what_is_printed() -> None:
