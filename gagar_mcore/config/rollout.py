@@ -18,9 +18,10 @@ Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 def _private_address(host: str) -> str:
     try:
-        private = ipaddress.ip_address(host).is_private and not ipaddress.ip_address(host).is_unspecified
+        address = ipaddress.IPv4Address(host)
+        private = address.is_private and not address.is_unspecified
     except ValueError as error:
-        raise ValueError(f"{host!r} is no IP address; give one of this machine that no other network can reach") from error
+        raise ValueError(f"{host!r} is no IPv4 address; give one of this machine that no other network can reach") from error
     if not private:
         raise ValueError(f"{host} can be reached from other networks; give a private address of this machine")
     return host

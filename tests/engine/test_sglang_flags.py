@@ -76,7 +76,7 @@ def test_what_sglang_does_not_serve_is_refused(serving, server, message):
         flags(serving, **server)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "8.8.8.8", "example.org"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "8.8.8.8", "example.org", "::1"])
 def test_a_server_binds_to_no_address_that_others_reach(host):
     with pytest.raises(ValidationError, match=host):
         ServerSection(host=host)
