@@ -273,3 +273,14 @@ def test_long_text_is_encoded_beside_the_event_loop_wherever_it_stands(where: st
     recorder = recorder_of(Scripted(renderer, [Answer("a")]), replace(LIMITS, max_context=50_000), renderer=renderer)
     asyncio.run(recorder.answer(Asked((Context("user", "p"), said, Context("user", "q")), tools)))
     assert threads and threading.get_ident() not in threads
+
+
+def test_messages_without_number_are_refused_before_they_are_encoded() -> None:
+    class Untouched(Qwen3Renderer):
+        def opening(self, messages: Sequence[Context], tools: Sequence[Tool] = ()) -> list[int]:
+            raise AssertionError
+
+    renderer = Untouched(QWEN3.vocabulary)
+    recorder = recorder_of(Scripted(renderer, []), renderer=renderer)
+    with pytest.raises(Refused, match="prompt is too long"):
+        asyncio.run(recorder.answer(Asked((Context("user", ""),) * (LIMITS.max_context + 1))))

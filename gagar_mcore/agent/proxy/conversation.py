@@ -10,6 +10,7 @@ from gagar_mcore.agent.context import Context
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False)
 _DEEPEST = 100
+_MARKS = 16  # characters that the marks of a message or call count for
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +106,11 @@ def same(told: Sequence[Message], recorded: Sequence[Message]) -> bool:
 
 
 def characters(message: Message) -> int:
-    """That its rendering may have to encode."""
+    """That its rendering may have to encode, marks included."""
     if isinstance(message, Context):
-        return len(message.text)
-    return len(message.text) + len(message.thinking) + sum(len(call.name) + len(call.arguments) for call in message.calls)
+        return _MARKS + len(message.text)
+    said = sum(_MARKS + len(call.name) + len(call.arguments) for call in message.calls)
+    return _MARKS + len(message.text) + len(message.thinking) + said
 
 
 def _same(told: Message, recorded: Message) -> bool:

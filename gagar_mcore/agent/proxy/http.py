@@ -11,7 +11,7 @@ import h11
 
 from gagar_mcore.waiting import unless
 
-CHUNK = 1 << 16
+CHUNK = 1 << 18
 DISCARDED = 8  # times the largest body
 IDLE_S = 600.0  # a connection says nothing for so long at most
 
@@ -50,7 +50,7 @@ class UnixServer:
         self._server: asyncio.Server | None = None
 
     async def start(self, path: Path) -> None:
-        self._server = await asyncio.start_unix_server(self._accept, path)
+        self._server = await asyncio.start_unix_server(self._accept, path, limit=CHUNK)
         os.chmod(path, 0o600)
 
     async def close(self) -> None:
@@ -139,7 +139,9 @@ class Connection:
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
                 self._writer.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-            self._http.receive_data(await asyncio.wait_for(self._reader.read(CHUNK), IDLE_S))
+            async with asyncio.timeout(IDLE_S):
+                data = await self._reader.read(CHUNK)
+            self._http.receive_data(data)
         return event
 
     async def hang_up(self) -> None:
