@@ -89,8 +89,9 @@ $(VENV)/.installed: requirements.lock pyproject.toml | $(VENV)/bin/python
 	$(RUN) -m pip install --no-deps -e .
 	@touch $@
 
-$(VENV)/.installed-dev: requirements-dev.lock $(VENV)/.installed
+$(VENV)/.installed-dev: requirements-dev.lock requirements-swe.lock $(VENV)/.installed
 	$(RUN) -m pip install -r requirements-dev.lock
+	$(RUN) -m pip install --no-deps -r requirements-swe.lock
 	@touch $@
 
 $(VERL)/.installed: requirements-verl.lock $(VENV)/.installed-dev

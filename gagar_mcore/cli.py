@@ -276,7 +276,7 @@ def tasks_make(
 
 @tasks_app.command("check")
 def tasks_check(
-    directory: Annotated[Path, typer.Argument(help="A task, or a folder of tasks.")],
+    directory: Annotated[Path, typer.Argument(help="A task, a folder of tasks, or a file of SWE-bench or SWE-smith records.")],
     no_run: Annotated[bool, typer.Option("--no-run", help="Read and validate only.")] = False,
 ) -> None:
     """One line a task and a closing count; exit code 1 where any is unusable."""
@@ -284,6 +284,18 @@ def tasks_check(
 
     with one_line_errors():
         raise typer.Exit(0 if asyncio.run(check(directory, run=not no_run)) else 1)
+
+
+@tasks_app.command("import")
+def tasks_import(
+    records: Annotated[Path, typer.Argument(help="A file of SWE-bench or SWE-smith records: JSON, or JSON lines.")],
+    directory: Annotated[Path, typer.Argument(help="A folder that does not exist yet or is empty.")],
+) -> None:
+    """Write records of SWE-bench (lite, Verified, Pro) and SWE-smith as tasks in the Harbor layout."""
+    from gagar_mcore.tasks.commands import import_records
+
+    with one_line_errors():
+        print(import_records(records, directory))
 
 
 @tasks_app.command("clean")

@@ -1,5 +1,6 @@
 """Whether tasks can be used: read, validated and, on request, run with and without their solution."""
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,8 @@ from gagar_mcore.rollout.concurrency import gather_all
 from gagar_mcore.tasks.history import count_history
 from gagar_mcore.tasks.load import load_task, missing_parts, task_directories
 from gagar_mcore.tasks.solution import NoSolution, solution_patch
+from gagar_mcore.tasks.swe import SweRecord, read_records
+from gagar_mcore.tasks.swe_write import write_swe_task
 from gagar_mcore.tasks.task import Task, TaskError
 from gagar_mcore.verify.verifier import SuiteRun, Verifier
 
@@ -58,8 +61,26 @@ async def check_task(directory: Path, verifier: Verifier | None) -> CheckResult:
 
 
 async def check_tasks(path: Path, verifier: Verifier | None) -> list[CheckResult]:
-    """`check_task` for the task that `path` is, or for each of the folder. Raises TaskError where there is none."""
-    return await gather_all(*(check_task(directory, verifier) for directory in task_directories(path)))
+    """`check_task` for the task that `path` is, for each of the folder, or for each record of SWE-bench or SWE-smith in the file.
+    Raises TaskError where there is none."""
+    if not path.is_file():
+        return await gather_all(*(check_task(directory, verifier) for directory in task_directories(path)))
+    records = read_records(path)
+    with tempfile.TemporaryDirectory(prefix="gagar-records-") as folder:
+        return await gather_all(*(_check_record(record, Path(folder), verifier) for record in records))
+
+
+async def _check_record(record: SweRecord, folder: Path, verifier: Verifier | None) -> CheckResult:
+    directory = folder / record.instance_id
+    if record.lacks:
+        missing = (f"{', '.join(record.lacks)} (take the record from the full data set)",)
+        problem = f"cannot be run, missing: {missing[0]}" if verifier else None
+        return CheckResult(directory, record.instance_id, problem, missing)
+    try:
+        write_swe_task(record, folder)
+    except TaskError as error:
+        return CheckResult(directory, record.instance_id, str(error))
+    return await check_task(directory, verifier)
 
 
 def closing_line(results: Sequence[CheckResult]) -> str:

@@ -1,4 +1,4 @@
-"""`gagar tasks make`, `check` and `clean`, and `gagar verify`."""
+"""`gagar tasks make`, `import`, `check` and `clean`, and `gagar verify`."""
 
 from pathlib import Path
 
@@ -8,6 +8,8 @@ from gagar_mcore.tasks.history import clean_history
 from gagar_mcore.tasks.load import load_task, load_tasks, missing_parts
 from gagar_mcore.tasks.make import make_tasks
 from gagar_mcore.tasks.package.make import make_from_package
+from gagar_mcore.tasks.swe import read_records
+from gagar_mcore.tasks.swe_write import write_swe_task
 from gagar_mcore.tasks.task import Task, TaskError
 from gagar_mcore.tracking.text import visible
 from gagar_mcore.verify.verifier import Verifier
@@ -45,6 +47,16 @@ async def check(directory: Path, run: bool) -> bool:
         await pool.close()
     print(*(line for result in results for line in result.lines()), closing_line(results), sep="\n")
     return all(result.usable for result in results)
+
+
+def import_records(records: Path, directory: Path) -> str:
+    """Write a task directory for each record of SWE-bench or SWE-smith; what to say of it. Raises TaskError."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise TaskError(f"{directory}: is no empty folder; name another one")
+    found = read_records(records)
+    for record in found:
+        write_swe_task(record, directory)
+    return f"{len(found)} tasks in {directory}"
 
 
 async def clean(directory: Path) -> str:

@@ -21,6 +21,7 @@ from gagar_sandbox.types import Limits, SandboxPool
 
 LIMITS = Limits(memory_mb=2048, processes=256, file_size_mb=64, disk_mb=512)
 RUN_S = 300.0
+START_S, HEADROOM = 20.0, 10.0  # a bug may make the tests take so much longer
 ATTEMPTS = 30  # for each task
 FEWEST_TESTS = 5
 MOST_FAILING = 0.25  # of all tests: a bug that breaks more is no puzzle
@@ -53,7 +54,8 @@ async def _make(package: Package, count: int, seed: int, directory: Path, work: 
     try:
         inventory, passing = await _own_tests(pristine, verifier)
         rng = python_rng(seed, "package", package.name)
-        maker = _Maker(package, pristine, directory, inventory, passing, verifier, rng, Counter(), set())
+        patient = replace(verifier, timeout_s=min(RUN_S, START_S + HEADROOM * sum(inventory.values())))
+        maker = _Maker(package, pristine, directory, inventory, passing, patient, rng, Counter(), set())
         tasks = await gather_all(*(maker.task(index) for index in range(count)))
     finally:
         shutil.rmtree(pristine)
