@@ -19,9 +19,10 @@ from gagar_mcore.records.experts import Experts
 from gagar_mcore.records.store import FileSum
 from gagar_mcore.records.types import EndReason, InvalidReason, Trajectory, Turn
 from gagar_mcore.tasks.question import Problem, Question
+from gagar_mcore.tasks.room import open_room
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.patch import BASE, extract_patch
-from gagar_sandbox.types import Limits, SandboxLost, SandboxPool, SandboxSpec
+from gagar_sandbox.types import Limits, SandboxLost, SandboxPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +139,7 @@ class SessionRunner:
         return end, transcript.turns[-1].action if end == "finished" else ""
 
     async def _in_sandbox(self, key: SessionKey, task: Task, engine: Engine, transcript: Transcript) -> tuple[EndReason, str]:
-        spec = SandboxSpec(task.repository, task.workdir, {BASE: task.repository}, self.sandbox_limits)
-        sandbox = await self.pool.acquire(spec)
+        sandbox = await open_room(self.pool, task, self.sandbox_limits, {BASE: task.repository})
         try:
             prompt = self.tools.prompt(task)
             transcript.add_context(self.renderer.prompt(prompt, self.tools.declared))

@@ -12,6 +12,7 @@ from gagar_mcore.agent.proxy.http import UnixServer
 from gagar_mcore.agent.proxy.outside import SOCKET, SOCKET_FOLDER, OutsideAgent
 from gagar_mcore.agent.proxy.recorder import Recorder
 from gagar_mcore.agent.proxy.workspace import Workspace
+from gagar_mcore.tasks.room import open_room
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.patch import BASE
 from gagar_sandbox.types import Limits, Sandbox, SandboxPool, SandboxSpec
@@ -43,12 +44,8 @@ async def open_rooms(
         of_task = {BASE: task.repository, **({} if agent.apart else of_agent)}
         secret = secrets.token_urlsafe(32)
 
-        async def acquire(spec: SandboxSpec) -> Sandbox:
-            sandbox = await pool.acquire(spec)
-            stack.push_async_callback(sandbox.close)
-            return sandbox
-
-        worked_on = await acquire(SandboxSpec(task.repository, task.workdir, of_task, limits))
+        worked_on = await open_room(pool, task, limits, of_task)
+        stack.push_async_callback(worked_on.close)
         workspace = Workspace(worked_on, task.workdir, agent.command_timeout_s) if agent.apart else None
         server = UnixServer(Endpoint(recorder, secret, workspace), agent.bounds.request_bytes, agent.bounds.connections)
         await server.start(folder / "socket" / SOCKET)
@@ -57,4 +54,6 @@ async def open_rooms(
             yield Rooms(worked_on, worked_on, secret)
             return
         of_agent[ADAPTERS] = ADAPTERS_FOLDER
-        yield Rooms(await acquire(SandboxSpec(folder / "home", HOME, of_agent, limits)), worked_on, secret)
+        own = await pool.acquire(SandboxSpec(folder / "home", HOME, of_agent, limits))
+        stack.push_async_callback(own.close)
+        yield Rooms(own, worked_on, secret)
