@@ -1,6 +1,8 @@
 import asyncio
+import functools
+import ssl
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,14 @@ def image_init(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if build.returncode:
         pytest.skip(f"no compiler, or no static libc, to build gagar-init: {build.stderr[-200:]}")
     return target
+
+
+@pytest.fixture(autouse=True, scope="session")
+def certificates_read_once() -> Iterator[None]:
+    """Every client reads the authorities that this machine trusts, which takes longer than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+        yield
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ validation of pods, deletion with events, custom resources, exec whose commands 
 """
 
 import asyncio
-import copy
 import datetime
 import json
 import re
@@ -41,6 +40,17 @@ class Fault:
     retry_after: int | None = None
 
 
+@dataclass(frozen=True)
+class Event:
+    """One change, as watches are told it; `at` is when it was."""
+
+    version: int
+    at: float
+    plural: str
+    labels: dict[str, str]
+    line: bytes
+
+
 @dataclass
 class FakeCluster:
     """`quota`: pods that the namespace may have. `skew_s`: how far this server's clock is ahead. `watch_delay_s`: how late events
@@ -68,7 +78,7 @@ class FakeCluster:
         self.most_pods = 0
         self.on_change: Callable[[str, str, Json], None] = lambda change, plural, thing: None
         self._version = 1
-        self._events: list[tuple[int, float, str, str, Json]] = []
+        self._events: list[Event] = []
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
         self._runner: web.AppRunner | None = None
@@ -206,42 +216,40 @@ class FakeCluster:
         plural, selected = request.match_info["plural"], _selector(request.query.get("labelSelector", ""))
         if request.query.get("watch", "").lower() == "true":
             return await self._watch(request, plural, selected)
-        items = [thing for (kind, _), thing in sorted(self.objects.items()) if kind == plural and selected(thing)]
+        items = [
+            thing
+            for (kind, _), thing in sorted(self.objects.items())
+            if kind == plural and selected(thing["metadata"].get("labels") or {})
+        ]
         return web.json_response({"kind": "List", "metadata": {"resourceVersion": str(self._version)}, "items": items})
 
-    async def _watch(self, request: web.Request, plural: str, selected: Callable[[Json], bool]) -> web.StreamResponse:
+    async def _watch(self, request: web.Request, plural: str, selected: Callable[[dict[str, str]], bool]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
 
-        async def tell(event: str, thing: Json) -> None:
-            await response.write(json.dumps({"type": event, "object": thing}).encode() + b"\n")
-
         seen = int(request.query["resourceVersion"])
-        oldest = self._events[0][0] if self._events else self._version + 1
+        oldest = self._events[0].version if self._events else self._version + 1
         if seen < oldest - 1:
-            await tell(
-                "ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": f"too old resource version {seen}"}
-            )
+            expired = {"kind": "Status", "code": 410, "reason": "Expired", "message": f"too old resource version {seen}"}
+            await response.write(_line("ERROR", expired))
             return response
         end = time.monotonic() + float(request.query.get("timeoutSeconds", 300))
         while time.monotonic() < end:
-            for version, at, event, kind, thing in self._events_after(seen):
-                await asyncio.sleep(max(0.0, at + self.watch_delay_s - time.monotonic()))
-                if kind == plural and selected(thing):
-                    await tell(event, thing)
-                seen = version
+            for event in self._events_after(seen):
+                await asyncio.sleep(max(0.0, event.at + self.watch_delay_s - time.monotonic()))
+                if event.plural == plural and selected(event.labels):
+                    await response.write(event.line)
+                seen = event.version
             try:
                 async with asyncio.timeout(BOOKMARK_S), self._changed:
                     await self._changed.wait_for(lambda seen=seen: self._version > seen)
             except TimeoutError:
-                await tell("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": str(self._version)}})
+                await response.write(_line("BOOKMARK", {"metadata": {"resourceVersion": str(self._version)}}))
         return response
 
-    def _events_after(self, seen: int) -> list[tuple[int, float, str, str, Json]]:
+    def _events_after(self, seen: int) -> list["Event"]:
         """Versions have no gaps."""
-        if not self._events:
-            return []
-        return self._events[max(0, seen + 1 - self._events[0][0]) :]
+        return self._events[max(0, seen + 1 - self._events[0].version) :] if self._events else []
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         name, container = request.match_info["name"], request.query["container"]
@@ -281,7 +289,9 @@ class FakeCluster:
     async def _emit(self, event: str, plural: str, thing: Json) -> None:
         self._version += 1
         thing["metadata"]["resourceVersion"] = str(self._version)
-        self._events.append((self._version, time.monotonic(), event, plural, copy.deepcopy(thing)))
+        line = _line(event, thing)
+        labels = dict(thing["metadata"].get("labels") or {})
+        self._events.append(Event(self._version, time.monotonic(), plural, labels, line))
         del self._events[: -self.window]
         async with self._changed:
             self._changed.notify_all()
@@ -310,9 +320,13 @@ def _verb(request: web.Request) -> str:
     return "get" if "name" in request.match_info else "list"
 
 
-def _selector(text: str) -> Callable[[Json], bool]:
+def _selector(text: str) -> Callable[[dict[str, str]], bool]:
     wanted = dict(part.split("=", 1) for part in text.split(",") if part)
-    return lambda thing: all((thing["metadata"].get("labels") or {}).get(name) == value for name, value in wanted.items())
+    return lambda labels: all(labels.get(name) == value for name, value in wanted.items())
+
+
+def _line(event: str, thing: Json) -> bytes:
+    return json.dumps({"type": event, "object": thing}).encode() + b"\n"
 
 
 def _status(code: int, reason: str, message: str, headers: dict[str, str] | None = None) -> web.Response:
