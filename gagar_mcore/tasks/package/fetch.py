@@ -15,6 +15,7 @@ PIP_S = 900.0
 PYTEST = "pytest>=8,<10"
 OF_PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 TEST_EXTRAS = ("test", "tests", "testing")
+REQUIREMENT_FILES = ("requirements/tests.in", "requirements/test.in", "tests/requirements.txt", "test-requirements.txt")
 SETTINGS = {"pytest.ini": "[pytest]", "pyproject.toml": "[tool.pytest", "tox.ini": "[pytest]", "setup.cfg": "[tool:pytest]"}
 
 
@@ -100,12 +101,12 @@ def _files(path: Path) -> list[Path]:
 
 
 def _group_requirements(root: Path) -> list[str]:
-    """Of the dependency groups of its tests."""
+    """Of the dependency groups of its tests, and of a file of requirements that is named for them."""
     try:
         groups = tomllib.loads(_text(root / "pyproject.toml")).get("dependency-groups", {})
     except (TaskError, tomllib.TOMLDecodeError):
-        return []
-    wanted, found = [name for name in groups if name.lower() in TEST_EXTRAS], []
+        groups = {}
+    wanted, found = [name for name in groups if name.lower() in TEST_EXTRAS], _listed_requirements(root)
     for name in wanted:  # which grows by the groups that these include
         for item in groups[name]:
             if isinstance(item, str):
@@ -113,6 +114,14 @@ def _group_requirements(root: Path) -> list[str]:
             elif (other := item.get("include-group")) in groups and other not in wanted:
                 wanted.append(other)
     return [item for item in found if not item.startswith("-")]
+
+
+def _listed_requirements(root: Path) -> list[str]:
+    for name in REQUIREMENT_FILES:
+        if (root / name).is_file():
+            lines = [line.partition("#")[0].strip() for line in _text(root / name).splitlines()]
+            return [line for line in lines if line and not line.startswith("-")]
+    return []
 
 
 def _settings(root: Path) -> str | None:

@@ -34,7 +34,7 @@ def write_instruction(package: str, version: str, suite: Path, tests: str, messa
         shown, key=lambda name: (len(shown[name].splitlines()) > MOST_LINES, len(shown[name]), name), default=min(messages)
     )
     code = "\n".join((shown.get(name) or f"# {name}").splitlines()[:MOST_LINES])
-    others = f"{len(messages) - 1} more tests fail with it. " if len(messages) > 1 else ""
+    others = {1: "", 2: "One more test fails with it. "}.get(len(messages), f"{len(messages) - 1} more tests fail with it. ")
     return _TEXT.format(
         package=package,
         version=version,

@@ -50,7 +50,20 @@ def main() -> NoReturn:
     sys.path.append(source)
     found = [name for name in SETTINGS if os.path.isfile(f"{suite}/{name}")]
     settings = f"{suite}/{found[0]}" if found else os.devnull
-    words = ["-q", "--tb=short", "--no-summary", "-p", "no:cacheprovider", "-o", "addopts=", "--rootdir", suite, "-c", settings]
+    words = [
+        "-q",
+        "--tb=short",
+        "--no-summary",
+        "--continue-on-collection-errors",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "addopts=",
+        "--rootdir",
+        suite,
+        "-c",
+        settings,
+    ]
     for plugin in plugins:
         words += ["-p", plugin]
     code = int(pytest.main([*words, suite, *canaries], plugins=[watch]))
