@@ -72,6 +72,7 @@ def test_writing_what_cannot_be_written(use, base, tmp_path):
         "/tests/new": errno.EROFS,
         "hello.txt/x": errno.ENOTDIR,
         "hello.txt/x/y": errno.ENOTDIR,
+        "d/" * 3000 + "x": errno.ENAMETOOLONG,
     }
 
     async def body(sandbox: LocalSandbox) -> None:
@@ -80,6 +81,14 @@ def test_writing_what_cannot_be_written(use, base, tmp_path):
 
     (tmp_path / "tests").mkdir()
     use(body, SandboxSpec(base, read_only={"/tests": tmp_path / "tests"}))
+
+
+def test_a_file_may_lie_as_deep_as_a_path_is_long(use):
+    async def body(sandbox: LocalSandbox) -> None:
+        await sandbox.write("d/" * 1500 + "x", b"data")
+        assert await sandbox.read("d/" * 1500 + "x") == b"data"
+
+    use(body)
 
 
 def test_a_reader_left_behind_does_not_open_a_fifo(use):

@@ -4,6 +4,8 @@ import errno
 import os
 import stat
 
+PATH_MAX = 4096
+
 
 def read(path: str, max_bytes: int) -> bytes:
     descriptor = _open_plain(path, os.O_RDONLY)
@@ -20,9 +22,9 @@ def read(path: str, max_bytes: int) -> bytes:
 
 
 def write(path: str, data: bytes) -> bytes:
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.lexists(folder):
-        os.makedirs(folder)
+    if len(os.fsencode(path)) >= PATH_MAX:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
+    _make_folders(os.path.dirname(os.path.abspath(path)))
     descriptor = _open_plain(path, os.O_WRONLY | os.O_CREAT)
     try:
         os.truncate(descriptor, 0)
@@ -33,6 +35,16 @@ def write(path: str, data: bytes) -> bytes:
     finally:
         os.close(descriptor)
     return b""
+
+
+def _make_folders(path: str) -> None:
+    """Not by os.makedirs, which calls itself for each: a path can have more of them than there is stack."""
+    missing = []
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        os.mkdir(folder)
 
 
 def _open_plain(path: str, flags: int) -> int:
