@@ -94,4 +94,5 @@ def _observation(result: ExecResult, timeout_s: float) -> str:
         notes.append("[stopped: out of memory]")
     elif result.exit_code != 0:
         notes.append(f"[exit code {result.exit_code}]")
-    return "\n".join(filter(None, [result.stdout.decode(errors="replace").rstrip("\n"), *notes]))
+    printed = result.stdout + result.stderr  # the latter only of a command that could not be started: one that is too long, say
+    return "\n".join(filter(None, [printed.decode(errors="replace").rstrip("\n"), *notes]))

@@ -100,6 +100,11 @@ def test_long_output_is_cut_and_says_so(tmp_path: Path) -> None:
     assert result.observation.endswith(f"[output longer than {MAX_OBSERVATION_BYTES} bytes: its middle was left out]")
 
 
+def test_a_command_that_cannot_be_started_says_why(tmp_path: Path) -> None:
+    [result], _ = play(tmp_path, call("bash", command="true #" + "x" * 200_000))
+    assert result.observation == "bash: Argument list too long\n[exit code 126]"
+
+
 def test_a_command_that_does_not_end_is_stopped(tmp_path: Path) -> None:
     [result, after], _ = play(
         tmp_path, call("bash", command="echo begun; sleep 60"), call("bash", command="echo on"), timeout_s=1.0

@@ -38,5 +38,5 @@ class Workspace:
         if any("\0" in word for word in words):
             raise invalid("command, cwd: hold a NUL")
         result: ExecResult = await self.sandbox.exec(words, timeout_s=timeout_s, output_limit=OUTPUT_BYTES)
-        output = result.stdout.decode(errors="replace")
+        output = (result.stdout + result.stderr).decode(errors="replace")  # the latter only where it could not be started
         return {"output": output, "exit_code": result.exit_code, "outcome": result.outcome}
