@@ -45,8 +45,8 @@ class Scheduler:
     """Runs the groups of one step after the other, at most `concurrent` of them at once. All time is that of the event loop.
 
     A group that fails is begun again after a pause, unless its task has failed `most_failures` times: then it is dropped, so that
-    another takes its place. While `breaker` sees an outage, nothing is begun but its trials: of what has not failed in it, if need be
-    of a group drawn for that."""
+    another takes its place. While `breaker` sees an outage, nothing is begun but its trials, first of what has not failed in it;
+    a group may be drawn for that."""
 
     concurrent: int
     most_failures: int
