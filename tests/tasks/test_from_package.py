@@ -133,9 +133,8 @@ def test_tasks_are_made_verified_and_hide_the_tests_that_fail(
     tmp_path: Path, small: Callable[..., Package], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(making, "fetch", small)
-    monkeypatch.setattr(making, "MOST_FAILING", 0.9)
-    said = asyncio.run(commands.make(3, 1, tmp_path / "made", "small==1.0"))
-    assert said.startswith(f"1 tasks in {tmp_path / 'made'}, each verified by 9 tests; ")
+    said = asyncio.run(commands.make(4, 1, tmp_path / "made", "small==1.0"))
+    assert said.startswith(f"1 tasks in {tmp_path / 'made'}, each verified by 9 tests; 0 bugs thrown away")
     [root] = [path for path in (tmp_path / "made").iterdir() if not path.name.startswith(".")]
     task = load_task(root)
     assert missing_parts(task) == [] and task.warnings == ()
@@ -143,7 +142,7 @@ def test_tasks_are_made_verified_and_hide_the_tests_that_fail(
     assert not (task.repository / "tests/test_small.py").exists() and (task.tests / "suite/tests/test_small.py").exists()
     assert (task.repository / "small.py").read_text() != SOURCE
     assert task.sandbox(Limits(), {}).read_only[SITE].resolve() == tmp_path / "made" / ".environment" / "site"
-    assert json.loads((root / "solution/bug.json").read_text())["kind"] in KINDS
+    assert json.loads((root / "solution/bug.json").read_text()) == {"kind": "guard", "function": "clamp", "line": 9}
     [checked] = in_pool(lambda pool: check_tasks(root, Verifier(pool, Limits(), 60.0)))
     assert str(checked) == f"{task.id}: ok, fails with the bug and passes with the solution"
 
