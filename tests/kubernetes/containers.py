@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -80,7 +81,9 @@ class Containers:
                 words = self._bwrap(container, "--info-fd", str(writing))
                 self._processes.append(subprocess.Popen(words, pass_fds=[writing], stdin=DEVNULL))
                 os.close(writing)
-                self._pids[container["name"]] = json.load(told)["child-pid"]
+                pid = json.load(told)["child-pid"]
+            _wait_for(pid, container["command"][0])
+            self._pids[container["name"]] = pid
 
     def _bwrap(self, container: dict[str, Any], *options: str) -> list[str]:
         mounts = []
@@ -116,3 +119,12 @@ class Containers:
     def memory_kill(self, container: str) -> None:
         """The kernel has killed a process of the container for want of memory."""
         (self._folder / f"{container}.memory.events").write_text("low 0\noom 1\noom_kill 1\n")
+
+
+def _wait_for(pid: int, program: str) -> None:
+    """Until bubblewrap has become the program; before that its namespaces are not ready to be entered."""
+    end = time.monotonic() + START_S
+    while not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(program.encode() + b"\0"):
+        if time.monotonic() > end:
+            raise TimeoutError(f"{program} has not begun")
+        time.sleep(0.001)

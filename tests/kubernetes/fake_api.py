@@ -5,6 +5,7 @@ validation of pods, deletion with events, custom resources, exec whose commands 
 """
 
 import asyncio
+import contextlib
 import datetime
 import json
 import re
@@ -234,18 +235,26 @@ class FakeCluster:
             await response.write(_line("ERROR", expired))
             return response
         end = time.monotonic() + float(request.query.get("timeoutSeconds", 300))
-        while time.monotonic() < end:
-            for event in self._events_after(seen):
-                await asyncio.sleep(max(0.0, event.at + self.watch_delay_s - time.monotonic()))
-                if event.plural == plural and selected(event.labels):
-                    await response.write(event.line)
-                seen = event.version
-            try:
-                async with asyncio.timeout(BOOKMARK_S), self._changed:
-                    await self._changed.wait_for(lambda seen=seen: self._version > seen)
-            except TimeoutError:
-                await response.write(_line("BOOKMARK", {"metadata": {"resourceVersion": str(self._version)}}))
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < end:
+                seen = await self._tell(response, plural, selected, seen)
         return response
+
+    async def _tell(
+        self, response: web.StreamResponse, plural: str, selected: Callable[[dict[str, str]], bool], seen: int
+    ) -> int:
+        """What came after the version `seen`, or for want of that a bookmark. Returns the version told last."""
+        for event in self._events_after(seen):
+            await asyncio.sleep(max(0.0, event.at + self.watch_delay_s - time.monotonic()))
+            if event.plural == plural and selected(event.labels):
+                await response.write(event.line)
+            seen = event.version
+        try:
+            async with asyncio.timeout(BOOKMARK_S), self._changed:
+                await self._changed.wait_for(lambda: self._version > seen)
+        except TimeoutError:
+            await response.write(_line("BOOKMARK", {"metadata": {"resourceVersion": str(self._version)}}))
+        return seen
 
     def _events_after(self, seen: int) -> list["Event"]:
         """Versions have no gaps."""

@@ -39,7 +39,7 @@ async def _take_input(socket: web.WebSocketResponse, process: Process) -> None:
         if message.type is not WSMsgType.BINARY or not message.data:
             continue
         channel, data = message.data[0], message.data[1:]
-        if channel == STDIN:
+        if channel == STDIN and process.returncode is None:
             process.stdin.write(data)
         elif channel == CLOSE and socket.ws_protocol == PROTOCOLS[0]:
             process.stdin.close()
