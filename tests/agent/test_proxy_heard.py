@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagar_mcore.agent.proxy.anthropic_api import Anthropic
-from gagar_mcore.agent.proxy.api import Api
+from gagar_mcore.agent.proxy.anthropic_api import Anthropic, Counting
+from gagar_mcore.agent.proxy.api import Reader
 from gagar_mcore.agent.proxy.conversation import Refused
 from gagar_mcore.agent.proxy.heard import Heard
 from gagar_mcore.agent.proxy.openai_api import OpenAi
 
-APIS: list[Api] = [OpenAi(), Anthropic()]
+APIS: list[Reader] = [OpenAi(), Anthropic(), Counting()]
 texts = st.text(max_size=6) | st.sampled_from(['"messages": [', "]", "}", ",", "\\", "é", "\ud7ff"])
 messages = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": texts})
 rest = st.fixed_dictionaries(
@@ -30,14 +30,14 @@ styles = st.fixed_dictionaries(
 )
 
 
-def what(api: Api, read: Any, body: bytes) -> Any:
+def what(api: Reader, read: Any, body: bytes) -> Any:
     try:
         return read(api, body)
     except Refused as refused:
         return str(refused)
 
 
-def plainly(api: Api, body: bytes) -> Any:
+def plainly(api: Reader, body: bytes) -> Any:
     return api.read(body)
 
 
@@ -77,14 +77,14 @@ HELLO = b'{"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content
         b', {"role": "user", "content": "b"}]} x',
     ],
 )
-def test_what_goes_on_in_an_odd_way_is_read_whole(api: Api, more: bytes) -> None:
+def test_what_goes_on_in_an_odd_way_is_read_whole(api: Reader, more: bytes) -> None:
     heard = Heard()
     heard.read(api, HELLO + b"]}")
     assert what(api, heard.read, HELLO + more) == what(api, plainly, HELLO + more)
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_what_was_told_before_is_not_read_again(api: Api) -> None:
+def test_what_was_told_before_is_not_read_again(api: Reader) -> None:
     heard = Heard()
     told = [{"role": "user", "content": f"é{n}"} for n in range(5)]
     bodies = [json.dumps({"model": "m", "messages": told[:n], "max_tokens": 5, "system": "s"}).encode() for n in range(1, 6)]

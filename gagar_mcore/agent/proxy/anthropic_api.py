@@ -69,6 +69,15 @@ class MessagesRequest(CountRequest):
     stream: bool | None = None
 
 
+class Counting:
+    """Reads what tokens are to be counted of."""
+
+    def read(self, body: bytes, before: tuple[Message, ...] = ()) -> Request:
+        request = parsed(CountRequest, body)
+        told = (*before, *_told(request))
+        return Request(_asked(request, told), False, told)
+
+
 class Anthropic:
     def read(self, body: bytes, before: tuple[Message, ...] = ()) -> Request:
         request = parsed(MessagesRequest, body)
@@ -78,11 +87,6 @@ class Anthropic:
         )
         told = (*before, *_told(request))
         return Request(_asked(request, told, request.max_tokens), bool(request.stream), told)
-
-    def read_count(self, body: bytes) -> Asked:
-        """What tokens are to be counted of. Raises Refused."""
-        request = parsed(CountRequest, body)
-        return _asked(request, _told(request))
 
     def write(self, answered: Answered) -> dict[str, Any]:
         said = answered.said

@@ -33,12 +33,16 @@ class Request:
     told: tuple[Message, ...]
 
 
-class Api(Protocol):
-    """One way to ask a model, in JSON."""
+class Reader(Protocol):
+    """Of bodies in JSON."""
 
     def read(self, body: bytes, before: tuple[Message, ...] = ()) -> Request:
         """before: what its list of messages says before the first one that is in `body`. Raises Refused where the request is
         malformed, or wants what the policy cannot do."""
+
+
+class Api(Reader, Protocol):
+    """One way to ask a model."""
 
     def write(self, answered: Answered) -> dict[str, Any]: ...
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gagar_mcore.agent.proxy.anthropic_api import Anthropic
+from gagar_mcore.agent.proxy.anthropic_api import Anthropic, Counting
 from gagar_mcore.agent.proxy.api import DONE, Api
 from gagar_mcore.agent.proxy.conversation import Refused
 from gagar_mcore.agent.proxy.heard import Heard
@@ -15,7 +15,7 @@ from gagar_mcore.agent.proxy.recorder import Recorder
 from gagar_mcore.agent.proxy.workspace import Workspace
 from gagar_sandbox.types import SandboxLost
 
-OPENAI, ANTHROPIC = OpenAi(), Anthropic()
+OPENAI, ANTHROPIC, COUNTING = OpenAi(), Anthropic(), Counting()
 COUNT = ("POST", "/v1/messages/count_tokens")
 PATHS: Mapping[tuple[str, str], Api] = {
     ("GET", "/v1/models"): OPENAI,
@@ -59,7 +59,7 @@ class Endpoint:
         if path == COMMANDS and self._workspace is not None:
             return _json(await self._run(self._workspace, request.body))
         if path == COUNT:
-            return _json({"input_tokens": await self._recorder.count(ANTHROPIC.read_count(request.body))})
+            return _json({"input_tokens": await self._recorder.count(self._heard.read(COUNTING, request.body).asked)})
         asked = self._heard.read(api, request.body)
         answered = await self._recorder.answer(asked.asked)
         if not asked.stream:

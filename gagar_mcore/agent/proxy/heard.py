@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 
-from gagar_mcore.agent.proxy.api import Api, Request
+from gagar_mcore.agent.proxy.api import Reader, Request
 from gagar_mcore.agent.proxy.conversation import Message, Refused
 
 CONVERSATIONS = 4  # of one agent that are remembered
@@ -19,7 +19,7 @@ _JSON = json.JSONDecoder()
 class Told:
     """`digest`: of the first `end` bytes of a body, up to where the last message ends in the list that opens at `start`."""
 
-    api: Api
+    reader: Reader
     start: int
     end: int
     digest: bytes
@@ -39,10 +39,10 @@ class Heard:
     def __init__(self) -> None:
         self._told: deque[Told] = deque(maxlen=CONVERSATIONS)
 
-    def read(self, api: Api, body: bytes) -> Request:
-        """`api.read(body)`. Raises Refused."""
-        known = next((told for told in reversed(self._told) if told.api is api and told.begins(body)), None)
-        return (known and self._go_on(known, body)) or self._remember(api, body, body, api.read(body))
+    def read(self, reader: Reader, body: bytes) -> Request:
+        """`reader.read(body)`. Raises Refused."""
+        known = next((told for told in reversed(self._told) if told.reader is reader and told.begins(body)), None)
+        return (known and self._go_on(known, body)) or self._remember(reader, body, body, reader.read(body))
 
     def _go_on(self, known: Told, body: bytes) -> Request | None:
         """None where what is new is odd, and the body has to be read whole: errors name the place of a message in it, and another
@@ -51,17 +51,17 @@ class Heard:
         if _list_of_messages(new) is None:
             return None
         try:
-            request = known.api.read(new, known.messages)
+            request = known.reader.read(new, known.messages)
         except Refused:
             return None
         self._told.remove(known)
-        return self._remember(known.api, body, new, request)
+        return self._remember(known.reader, body, new, request)
 
-    def _remember(self, api: Api, body: bytes, new: bytes, request: Request) -> Request:
+    def _remember(self, reader: Reader, body: bytes, new: bytes, request: Request) -> Request:
         """new: the body, or what is left of it."""
         if (ends := _list_of_messages(new)) is not None:
             end = ends[1] + len(body) - len(new)
-            self._told.append(Told(api, ends[0], end, _digest(body, end), request.told))
+            self._told.append(Told(reader, ends[0], end, _digest(body, end), request.told))
         return request
 
 
