@@ -13,35 +13,43 @@ COUNTING = ["sh", "-c", "echo x >> runs; cat; wc -l < runs"]
 
 
 @pytest.mark.parametrize(
-    "fault",
+    "faults",
     [
-        Fault("create", 429, "TooManyRequests", times=3, retry_after=0),
-        Fault("create", 500, "InternalError", times=3),
-        Fault("create", 503, "ServiceUnavailable", times=2),
-        Fault("create", 409, "Conflict", times=2),
-        Fault("exec", 500, "InternalError", times=3),
-        Fault("exec", 503, "ServiceUnavailable", times=2, retry_after=0),
-        Fault("exec", 403, "Forbidden", times=2),
-        Fault("list", 401, "Unauthorized", times=2),
-        Fault("watch", 429, "TooManyRequests", times=2, retry_after=0),
-        Fault("watch", 410, "Expired", times=1),
-        Fault("list", 500, "InternalError", times=2),
-        Fault("delete", 500, "InternalError", times=2),
+        [
+            Fault("create", 429, "TooManyRequests", retry_after=0),
+            Fault("create", 500, "InternalError"),
+            Fault("create", 503, "ServiceUnavailable"),
+            Fault("create", 409, "Conflict"),
+        ],
+        [
+            Fault("exec", 500, "InternalError", times=2),
+            Fault("exec", 503, "ServiceUnavailable", retry_after=0),
+            Fault("exec", 403, "Forbidden"),
+        ],
+        [
+            Fault("watch", 429, "TooManyRequests", retry_after=0),
+            Fault("watch", 410, "Expired"),
+            Fault("list", 500, "InternalError"),
+            Fault("list", 401, "Unauthorized"),
+        ],
+        [Fault("delete", 500, "InternalError"), Fault("delete", 403, "Forbidden")],
     ],
-    ids=lambda fault: f"{fault.verb} {fault.status}",
+    ids=lambda faults: faults[0].verb,
 )
-def test_passing_errors_are_borne(use, base, fault):
+def test_passing_errors_are_borne(use, base, faults):
     async def body(pool, cluster) -> None:
-        cluster.faults.append(replace(fault))
-        await cluster.cut_watches()
-        sandbox = await pool.acquire(SandboxSpec(base))
-        result = await sandbox.exec(COUNTING, timeout_s=20, stdin=b"hello ")
-        assert result.stdout == b"hello 1\n"
-        sandbox.lost = True  # so that its pod is deleted
-        await sandbox.close()
-        assert cluster.faults[0].times == 0
+        for _ in range(2):  # all has been allowed once before it is refused
+            sandbox = await pool.acquire(SandboxSpec(base))
+            result = await sandbox.exec(COUNTING, timeout_s=20, stdin=b"hello ")
+            assert result.stdout == b"hello 1\n"
+            sandbox.lost = True  # so that its pod is deleted
+            await sandbox.close()
+            if not cluster.faults:
+                cluster.faults += [replace(fault) for fault in faults]
+                await cluster.cut_watches()
+        assert [fault.times for fault in cluster.faults] == [0] * len(faults)
 
-    use(body)
+    use(body, settings=replace(QUICK, spare=0))
 
 
 def test_retry_after_is_heeded(use, base):
@@ -77,7 +85,7 @@ def test_what_the_server_refuses_for_good_is_said_at_once(use, base, status, rea
     use(body)
 
 
-@pytest.mark.parametrize("cut", [0, 1, 40, 200], ids=lambda cut: f"after {cut} bytes")
+@pytest.mark.parametrize("cut", [0, 40], ids=lambda cut: f"after {cut} bytes")
 def test_a_broken_connection_neither_loses_nor_repeats_a_command(use, base, cut):
     async def body(pool, cluster) -> None:
         sandbox = await pool.acquire(SandboxSpec(base))

@@ -82,6 +82,23 @@ def test_a_deadline_meets_whatever_runs_and_nothing_survives_a_command(use, base
     use(body)
 
 
+def test_what_a_command_shares_by_the_kernels_names_ends_with_it(use, base):
+    probe = """
+import ctypes
+libc = ctypes.CDLL(None)
+assert min(libc.shmget(7, 4096, 0o1600), libc.semget(7, 1, 0o1600), libc.msgget(7, 0o1600)) >= 0
+"""
+    count = ["sh", "-c", "tail -qn +2 /proc/sysvipc/*"]
+
+    async def body(pool, cluster) -> None:
+        sandbox = await pool.acquire(SandboxSpec(base))
+        made = await sandbox.exec(["sh", "-c", f"python3 -c '{probe}' && {count[2]} | wc -l"], timeout_s=30)
+        assert made.stdout == b"3\n", made
+        assert (await sandbox.exec(count, timeout_s=30)).stdout == b""
+
+    use(body)
+
+
 def test_too_many_processes(use, base):
     async def body(pool, cluster) -> None:
         sandbox = await pool.acquire(SandboxSpec(base, limits=Limits(processes=20)))

@@ -37,8 +37,12 @@ async def prepare(pod: LivePod, spec: SandboxSpec) -> str:
         tree = await asyncio.to_thread(Tree.read, spec.base)
         steps = [Step(("put", base), tree.digest, tree.data)]
     for index, place in enumerate(pod.shape.mounts):
-        tree = await asyncio.to_thread(Tree.read, spec.read_only[place])
-        steps.append(Step(("put", f"{INPUTS}/{index}"), tree.digest, tree.data))
+        inputs = f"{INPUTS}/{index}"
+        if spec.read_only[place] == spec.base:
+            steps.append(Step(("copy", base, inputs), steps[0].expected))
+        else:
+            tree = await asyncio.to_thread(Tree.read, spec.read_only[place])
+            steps.append(Step(("put", inputs), tree.digest, tree.data))
     steps += [Step(("sum", f"{SCRATCH}/{name}"), EMPTY) for name in WRITABLE]
     steps.append(Step(("copy", base, f"{SCRATCH}/{WORK}"), None))
     digests = await _all(pod, steps)

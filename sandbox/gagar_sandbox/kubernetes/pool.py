@@ -185,9 +185,9 @@ class KubernetesPool:
         try:
             await asyncio.shield(creating)
             state = await until_ready(self._watch, name, self._settings)
-        except (ApiError, SandboxLost) as error:
+        except Exception as error:
             self.counts["failed"] += 1
-            shelf.fail(_told(error))
+            shelf.fail(_told(error))  # this task has nobody else to tell
             await self._delete(name)
         except asyncio.CancelledError:
             # The pool is closing, and deletes what there is once this has ended: nothing may be created after that.
@@ -226,8 +226,8 @@ class KubernetesPool:
         return task
 
 
-def _told(error: ApiError | SandboxLost) -> Exception:
+def _told(error: Exception) -> Exception:
     """As who asks for a sandbox is told."""
-    if isinstance(error, SandboxLost) or error.passing:
-        return SandboxLost(str(error))
-    return SandboxUnavailable(f"the API server refuses the pod: {error}")
+    if not isinstance(error, ApiError):
+        return error
+    return SandboxLost(str(error)) if error.passing else SandboxUnavailable(f"the API server refuses the pod: {error}")

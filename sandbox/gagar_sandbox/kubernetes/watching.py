@@ -25,6 +25,7 @@ class PodWatch:
     def start(self) -> None:
         if self._task is None:
             self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(lambda task: self._wake(*self._waiting))
 
     async def close(self) -> None:
         if self._task is not None:
@@ -39,12 +40,15 @@ class PodWatch:
         self._states.pop(name, None)
 
     async def until(self, name: str, settled: Callable[[PodState | None], bool], timeout_s: float) -> PodState | None:
-        """The pod's state once it is `settled`, or as it is when the time has run out."""
+        """The pod's state once it is `settled`, or as it is when the time has run out. Raises what the watch ended with, where
+        it did."""
         changed = asyncio.Event()
         self._waiting.setdefault(name, set()).add(changed)
         try:
             async with asyncio.timeout(timeout_s):
                 while not settled(self._states.get(name)):
+                    if self._task is not None and self._task.done() and not self._task.cancelled():
+                        self._task.result()
                     changed.clear()
                     await changed.wait()
         except TimeoutError:
@@ -99,5 +103,9 @@ class PodWatch:
         if known is None and state.phase == "ended" and state.name not in self._waiting:
             return  # it was forgotten
         self._states[state.name] = state
-        for event in self._waiting.get(state.name, ()):
-            event.set()
+        self._wake(state.name)
+
+    def _wake(self, *names: str) -> None:
+        for name in names:
+            for event in self._waiting.get(name, ()):
+                event.set()

@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "ipc.h"
+
 enum { PATIENCE = 50, NAP_US = 1000 };
 
 int from_outside(pid_t pid) {
@@ -58,8 +60,10 @@ int kill_processes(pid_t child, int status) {
         while ((pid = waitpid(-1, &ended, WNOHANG)) > 0)
             if (pid == child)
                 status = ended;
-        if (pid < 0) /* every process inside is a descendant: none is left */
+        if (pid < 0) { /* every process inside is a descendant: none is left */
+            remove_ipc();
             return status;
+        }
         usleep(NAP_US);
     }
 }
