@@ -158,13 +158,15 @@ class Grade(Part):
 
 
 class TestConfig(Part):
-    """`inventory`: seconds that each test took when the task was made, of all tests that a run reports."""
+    """`inventory`: seconds that each test took when the task was made, of all tests that every run reports. `unsteady`:
+    beginnings of ids that differ from run to run."""
 
     f2p_node_ids: Annotated[list[NodeId], Field(min_length=1)]
     p2p_node_ids: list[NodeId]
     base_commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")] | None = None
     grade: Grade | None = None
     inventory: dict[NodeId, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
+    unsteady: list[NodeId] = []
 
 
 def unknown_fields(part: BaseModel, where: str = "") -> Iterator[str]:

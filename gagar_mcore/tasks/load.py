@@ -51,6 +51,7 @@ def load_task(directory: Path) -> Task:
         collect=tuple(Collect(collect.command, collect.timeout_sec) for collect in toml.verifier.collect),
         grading=_grading(config),
         inventory=config.inventory if config else {},
+        unsteady=tuple(config.unsteady) if config else (),
         environment=toml.environment.env,
         verifier_environment=toml.verifier.env,
         warnings=tuple(_warnings(toml, config)),

@@ -38,11 +38,11 @@ class Task:
     """A task directory: `task.toml`, `instruction.md`, `environment/`, `tests/test.sh`, `solution/`.
 
     `repository` is the folder whose copy the policy works in, mounted at `workdir`; where there is none, `image` has it.
-    `fail_to_pass` and `pass_to_pass` are test ids of `tests/config.json`; reward 1 needs every one of them passed. `inventory`:
-    seconds of all tests that a run reports, where they were recorded. `artifact`: the file inside that the session hands in,
-    which `collect` makes and `test.sh` takes; None: the difference to the repository, applied before `test.sh` runs. `source` is
-    the one of the recipe's mix. `warnings`: what its files say and is not heeded here; `unsupported`: what keeps it from
-    running."""
+    `fail_to_pass` and `pass_to_pass` are test ids of `tests/config.json`; reward 1 needs every one of them passed. `source` is
+    the one of the recipe's mix. `inventory`: seconds of all tests that a run reports, where they were recorded, and `unsteady`
+    the beginnings of ids that no two runs share. `artifact`: the file inside that the session hands in, which `collect` makes
+    and `test.sh` takes; None: the difference to the repository, applied before `test.sh` runs. `warnings`: what its files say
+    and is not heeded here; `unsupported`: what keeps it from running."""
 
     id: str
     directory: Path
@@ -65,6 +65,7 @@ class Task:
     collect: tuple[Collect, ...] = ()
     grading: Grading = Grading()
     inventory: Mapping[str, float] = field(default_factory=dict)
+    unsteady: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     verifier_environment: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()

@@ -1,8 +1,9 @@
 """Whether a report can be believed: what the supervisor saw, held against what the report claims."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.report import Report
 
 SLACK_S = 2.0
@@ -27,13 +28,12 @@ class Suspicion:
         return (*self.proofs, *self.doubts)
 
 
-def suspect(report: Report, inventory: Mapping[str, float], listed: tuple[str, ...], exit_code: int, wall_s: float) -> Suspicion:
-    """`inventory`: seconds of every test, as recorded when the task was made; empty where that was not done. `wall_s`: of the
-    whole run, as the supervisor saw it."""
-    return Suspicion(tuple(_proofs(report, exit_code, wall_s)), tuple(_doubts(report, inventory, listed, exit_code, wall_s)))
+def suspect(report: Report, task: Task, exit_code: int, wall_s: float) -> Suspicion:
+    """`wall_s`: of the whole run, as the supervisor saw it. What was not recorded when the task was made is not compared."""
+    return Suspicion(tuple(_proofs(report, wall_s)), tuple(_doubts(report, task, exit_code, wall_s)))
 
 
-def _proofs(report: Report, exit_code: int, wall_s: float) -> Iterator[str]:
+def _proofs(report: Report, wall_s: float) -> Iterator[str]:
     yield from report.evidence
     yield from report.contradictions
     if any(seconds < 0 for seconds in report.seconds.values()):
@@ -43,10 +43,8 @@ def _proofs(report: Report, exit_code: int, wall_s: float) -> Iterator[str]:
         yield f"tests claim {claimed:.1f} s of a run that took {wall_s:.1f} s"
 
 
-def _doubts(
-    report: Report, inventory: Mapping[str, float], listed: tuple[str, ...], exit_code: int, wall_s: float
-) -> Iterator[str]:
-    statuses = set(report.tests.values())
+def _doubts(report: Report, task: Task, exit_code: int, wall_s: float) -> Iterator[str]:
+    statuses, inventory, listed = set(report.tests.values()), task.inventory, task.listed
     passed = bool(report.tests) and statuses == {"passed"}
     if passed and exit_code != 0:
         yield f"every test is reported as passed, and the exit code is {exit_code}"
@@ -54,7 +52,7 @@ def _doubts(
         yield f"every listed test is reported as passed, and the reward file says {report.reward:g}"
     if not inventory:
         return
-    if unknown := sorted(set(report.tests) - set(inventory)):
+    if unknown := sorted(name for name in set(report.tests) - set(inventory) if not name.startswith(task.unsteady)):
         yield f"tests that the task does not have: {_some(unknown)}"
     if absent := sorted(set(inventory) - set(report.tests)):
         yield f"tests that were not reported: {_some(absent)}"

@@ -165,7 +165,7 @@ class Verifier:
             report = await read_report(sandbox, task, (result.stdout + result.stderr).decode(errors="replace"))
         except ReportError as error:
             return SuiteRun(output=output, problem=f"no usable report ({ending(result)}): {error}")
-        suspicion = suspect(report, task.inventory, task.listed, result.exit_code, result.seconds)
+        suspicion = suspect(report, task, result.exit_code, result.seconds)
         return SuiteRun(report, output, suspicion=suspicion)
 
 

@@ -13,7 +13,7 @@ import pytest
 from gagar_mcore.tasks.load import load_task
 from gagar_mcore.tasks.package.fetch import Package
 from gagar_mcore.tasks.package.seed import Seed
-from gagar_mcore.tasks.package.write import Outcome, write_outcome, write_pristine, write_seeded
+from gagar_mcore.tasks.package.write import Outcome, OwnTests, write_outcome, write_pristine, write_seeded
 from gagar_mcore.tasks.task import Task
 
 FILES = {
@@ -43,6 +43,6 @@ def write_small_task(folder: Path) -> Task:
     write_seeded(package, folder / "pristine", folder / "adding", "adding.py", bug)
     ids = [f"tests/test_adding.py::{name}" for name in ("test_add", "test_more", "test_same")]
     outcome = Outcome({ids[0]: "E   assert -1 == 3", ids[1]: "E   assert 0 == 10"}, [ids[2]])
-    write_outcome(package, folder / "adding", outcome, dict.fromkeys(ids, 0.01), bug)
+    write_outcome(package, folder / "adding", outcome, OwnTests(dict.fromkeys(ids, 0.01), ids), bug)
     (folder / "adding" / "environment" / "app" / "tests" / "test_adding.py").write_text(FILES["tests/test_adding.py"])
     return load_task(folder / "adding")

@@ -1,9 +1,11 @@
 """Reports of other forms than CTRF, and what is believed of any."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.integrity import suspect
 from gagar_mcore.verify.junit import parse_junit
 from gagar_mcore.verify.logs import parse_log
@@ -73,9 +75,15 @@ PASSED = Report({"a": "passed", "b": "passed"}, {"a": 1.0, "b": 2.0})
 USUAL = {"a": 1.0, "b": 2.0}
 
 
+def task(inventory: dict[str, float], *unsteady: str) -> Task:
+    return Task("t", Path(), "", Path(), Path(), ("a",), ("b",), inventory=inventory, unsteady=unsteady)
+
+
 def test_an_honest_report_is_not_suspected() -> None:
-    assert not suspect(PASSED, USUAL, ("a",), 0, 3.5)
-    assert not suspect(PASSED, {}, ("a",), 0, 3.5)
+    assert not suspect(PASSED, task(USUAL), 0, 3.5)
+    assert not suspect(PASSED, task({}), 0, 3.5)
+    now = Report({**PASSED.tests, "c[16:42]": "passed"}, PASSED.seconds)
+    assert suspect(now, task(USUAL), 0, 3.5) and not suspect(now, task(USUAL, "c"), 0, 3.5)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +104,7 @@ def test_an_honest_report_is_not_suspected() -> None:
 def test_what_contradicts_itself_is_a_proof_and_what_is_odd_a_doubt(
     report: Report, exit_code: int, wall_s: float, proof: str, doubt: str
 ) -> None:
-    suspicion = suspect(report, USUAL, ("a", "b"), exit_code, wall_s)
+    suspicion = suspect(report, task(USUAL), exit_code, wall_s)
     assert len(suspicion.reasons) == 1, suspicion
     assert proof in "".join(suspicion.proofs) and doubt in "".join(suspicion.doubts)
     assert bool(suspicion.proofs) == bool(proof)

@@ -13,7 +13,7 @@ from gagar_mcore.tasks.check import run_problem
 from gagar_mcore.tasks.load import load_task
 from gagar_mcore.tasks.package.fetch import Package, fetch
 from gagar_mcore.tasks.package.seed import Seed, draw_seed
-from gagar_mcore.tasks.package.write import ENVIRONMENT, Outcome, write_outcome, write_pristine, write_seeded
+from gagar_mcore.tasks.package.write import ENVIRONMENT, Outcome, OwnTests, write_outcome, write_pristine, write_seeded
 from gagar_mcore.tasks.task import Grading, Task, TaskError
 from gagar_mcore.verify.report import Report
 from gagar_mcore.verify.verifier import SuiteRun, Verifier
@@ -52,18 +52,18 @@ async def _make(package: Package, count: int, seed: int, directory: Path, work: 
     pristine = directory / f"{_slug(package)}-pristine"
     write_pristine(package, pristine, f"{sys.version_info.major}.{sys.version_info.minor}", RUN_S)
     try:
-        inventory, passing = await _own_tests(pristine, verifier)
+        own = await _own_tests(pristine, verifier)
         rng = python_rng(seed, "package", package.name)
-        patient = replace(verifier, timeout_s=min(RUN_S, START_S + HEADROOM * sum(inventory.values())))
-        maker = _Maker(package, pristine, directory, inventory, passing, patient, rng, Counter(), set())
+        patient = replace(verifier, timeout_s=min(RUN_S, START_S + HEADROOM * sum(own.inventory.values())))
+        maker = _Maker(package, pristine, directory, own, patient, rng, Counter(), set())
         tasks = await gather_all(*(maker.task(index) for index in range(count)))
     finally:
         shutil.rmtree(pristine)
-    return MadeFromPackage(list(tasks), len(passing), maker.thrown)
+    return MadeFromPackage(list(tasks), len(own.passing), maker.thrown)
 
 
-async def _own_tests(pristine: Path, verifier: Verifier) -> tuple[dict[str, float], list[str]]:
-    """Seconds of the tests that the package as it is reports, and those that pass twice, in two orders. Raises TaskError."""
+async def _own_tests(pristine: Path, verifier: Verifier) -> OwnTests:
+    """Of the package as it is, in two runs of two orders. Raises TaskError."""
     task = _unlisted(pristine)
     first, second = await verifier.run_tests(task, ""), await verifier.run_tests(task, "", shuffle=1)
     for run in (first, second):
@@ -72,7 +72,10 @@ async def _own_tests(pristine: Path, verifier: Verifier) -> tuple[dict[str, floa
     passing = [name for name in first.report.tests if _passed(first, name) and _passed(second, name)]
     if len(passing) < FEWEST_TESTS:
         raise TaskError(f"only {len(passing)} of the package's own tests pass here; name another package. {first.output[-500:]}")
-    return {name: first.report.seconds.get(name, 0.0) for name in first.report.tests}, passing
+    steady = set(first.report.tests) & set(second.report.tests)
+    inventory = {name: first.report.seconds.get(name, 0.0) for name in sorted(steady)}
+    others = (set(first.report.tests) | set(second.report.tests)) - steady
+    return OwnTests(inventory, passing, sorted({name.partition("[")[0] for name in others}))
 
 
 def _unlisted(root: Path) -> Task:
@@ -89,8 +92,7 @@ class _Maker:
     package: Package
     pristine: Path
     directory: Path
-    inventory: dict[str, float]
-    passing: list[str]
+    own: OwnTests
     verifier: Verifier
     rng: Random
     thrown: Counter[str]
@@ -129,14 +131,14 @@ class _Maker:
         outcome = self._outcome(run.report)
         if not outcome.failing:
             return "no test fails"
-        if len(outcome.failing) > MOST_FAILING * len(self.passing):
+        if len(outcome.failing) > MOST_FAILING * len(self.own.passing):
             return "too many tests fail"
-        write_outcome(self.package, root, outcome, self.inventory, bug)
+        write_outcome(self.package, root, outcome, self.own, bug)
         return "the repair is not clear" if await run_problem(load_task(root), self.verifier, run) else None
 
     def _outcome(self, report: Report) -> Outcome:
-        failing = {name: report.messages.get(name, "") for name in self.passing if report.tests.get(name) != "passed"}
-        return Outcome(failing, [name for name in self.passing if name not in failing])
+        failing = {name: report.messages.get(name, "") for name in self.own.passing if report.tests.get(name) != "passed"}
+        return Outcome(failing, [name for name in self.own.passing if name not in failing])
 
 
 def _slug(package: Package) -> str:

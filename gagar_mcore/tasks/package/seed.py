@@ -63,23 +63,32 @@ class _Source:
         return self._starts[line - 1] + len(self._encoded[line - 1][:column].decode())
 
 
-def seeds(text: str) -> dict[str, list[Seed]]:
-    """Every bug that can be made in the functions of a file, by its kind. Raises SyntaxError."""
-    source = _Source(text)
-    found: dict[str, list[Seed]] = {kind: [] for kind in KINDS}
-    for function, node in _nodes(ast.parse(text)):
-        for kind, changes in KINDS.items():
-            for change in changes(node, source):
-                changed = text[: change.start] + change.text + text[change.end :]
-                if changed != text and _parses(changed):
-                    found[kind].append(Seed(kind, function, text.count("\n", 0, change.start) + 1, changed))
-    return found
+def seeds(text: str, kind: str) -> list[Seed]:
+    """Every bug of a kind that can be made in the functions of a file. Raises SyntaxError."""
+    return [seed for place in _places(text, kind) if (seed := _seed(text, kind, place)) is not None]
 
 
 def draw_seed(text: str, rng: Random) -> Seed | None:
-    """One bug, its kind drawn first: kinds with many places are no more frequent than others. None where there is none."""
-    found = [some for some in seeds(text).values() if some]
-    return rng.choice(rng.choice(found)) if found else None
+    """One bug, its kind drawn first: kinds with many places are no more frequent than others. None where none came about."""
+    for kind in rng.sample(list(KINDS), len(KINDS)):
+        places = _places(text, kind)
+        if places and (drawn := _seed(text, kind, rng.choice(places))) is not None:
+            return drawn
+    return None
+
+
+def _places(text: str, kind: str) -> list[tuple[str, _Change]]:
+    source = _Source(text)
+    return [(function, change) for function, node in _nodes(ast.parse(text)) for change in KINDS[kind](node, source)]
+
+
+def _seed(text: str, kind: str, place: tuple[str, _Change]) -> Seed | None:
+    """None where the change is none, or does not parse."""
+    function, change = place
+    changed = text[: change.start] + change.text + text[change.end :]
+    if changed == text or not _parses(changed):
+        return None
+    return Seed(kind, function, text.count("\n", 0, change.start) + 1, changed)
 
 
 def _nodes(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:

@@ -65,6 +65,16 @@ _SOLVE = '#!/bin/sh\ncd /app && git apply "$(dirname "$0")/fix.patch"\n'
 
 
 @dataclass(frozen=True, slots=True)
+class OwnTests:
+    """A package's own tests. `inventory`: seconds of those that every run reports. `passing`: those that pass whatever their
+    order. `unsteady`: beginnings of ids that differ from run to run."""
+
+    inventory: Mapping[str, float]
+    passing: Sequence[str]
+    unsteady: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How the tests came out on the package with a bug: `failing` with their messages, by id; `passing`."""
 
@@ -109,7 +119,7 @@ def write_seeded(package: Package, pristine: Path, root: Path, file: str, seed: 
     script(root / "solution" / "solve.sh", _SOLVE)
 
 
-def write_outcome(package: Package, root: Path, outcome: Outcome, inventory: Mapping[str, float], bug: Seed) -> None:
+def write_outcome(package: Package, root: Path, outcome: Outcome, own: OwnTests, bug: Seed) -> None:
     """The lists of tests and the instruction; the files of the failing tests go from what the policy sees."""
     suite = root / "tests" / "suite"
     for name in {name.partition("::")[0] for name in outcome.failing}:
@@ -118,7 +128,8 @@ def write_outcome(package: Package, root: Path, outcome: Outcome, inventory: Map
         "f2p_node_ids": sorted(outcome.failing),
         "p2p_node_ids": sorted(outcome.passing),
         "grade": {"format": "ctrf", "node_id": "name", "tool_label": "run_pytest", "reports": ["/logs/verifier/report.json"]},
-        "inventory": {name: round(seconds, 4) for name, seconds in sorted(inventory.items())},
+        "inventory": {name: round(seconds, 4) for name, seconds in sorted(own.inventory.items())},
+        "unsteady": list(own.unsteady),
     }
     (root / "tests" / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     text = write_instruction(package.name, package.version, suite, package.tests, outcome.failing)
