@@ -13,7 +13,7 @@ from gagar_mcore.engine.protocol import EngineError, GenerateRequest, Generation
 from gagar_mcore.plan.latency import Latency
 from gagar_mcore.records.types import Verification, WeightSpan
 from gagar_mcore.tasks.question import Problem
-from gagar_sandbox.types import ExecResult, Sandbox, SandboxLost, SandboxSpec
+from gagar_sandbox.types import ExecResult, OnOutput, Sandbox, SandboxLost, SandboxSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,7 @@ class SimulatedSandbox:
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
         output_limit: int = 65536,
+        on_output: OnOutput | None = None,
     ) -> ExecResult:
         seconds = self.waits.command.draw(self.waits.rng)
         await asyncio.sleep(min(seconds, timeout_s))
@@ -75,6 +76,8 @@ class SimulatedSandbox:
         return self.output
 
     async def write(self, path: str, data: bytes) -> None: ...
+    async def snapshot(self) -> None: ...
+    async def reset(self) -> None: ...
     async def close(self) -> None: ...
 
 
