@@ -19,6 +19,11 @@ from typing import Any
 from gagar_sandbox.host import find_bwrap
 
 START_S = 60.0
+# Not bubblewrap's own --dev: its terminals take a second user namespace, which only root could enter.
+DEVICES = [
+    *("--tmpfs", "/dev"),
+    *(word for name in ("null", "zero", "full", "random", "urandom") for word in ("--dev-bind", f"/dev/{name}", f"/dev/{name}")),
+]
 ROOT_LINKS = ("bin", "sbin", "lib", "lib64")
 
 
@@ -97,7 +102,7 @@ class Containers:
         own = ["--uid", "1000", "--gid", "1000"] if os.geteuid() == 0 else []
         return [
             *(str(find_bwrap()), "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", *own),
-            *("--cap-drop", "ALL", "--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", *options),
+            *("--cap-drop", "ALL", "--ro-bind", "/usr", "/usr", "--proc", "/proc", *DEVICES, *options),
             *(word for name in ROOT_LINKS for word in ("--symlink", f"usr/{name}", f"/{name}")),
             *("--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--setenv", "KUBERNETES_SERVICE_HOST", "10.0.0.1", *variables),
             *("--ro-bind", str(self._image_init), "/gagar-init", *self._image(), *mounts, *self._cgroup(container), *root),

@@ -147,6 +147,16 @@ def test_node_lost(use, base):
     use(body)
 
 
+def test_a_container_that_has_gone_though_nobody_says_so(use, base):
+    async def body(pool, cluster) -> None:
+        sandbox = await pool.acquire(SandboxSpec(base))
+        cluster.containers[sandbox.pod.pod].kill("main")
+        with pytest.raises(SandboxLost, match="the program in the pod ended"):
+            await sandbox.exec(["true"], timeout_s=2000)
+
+    use(body)
+
+
 def test_a_pod_that_ends_while_idle_is_not_given_out(use, base):
     async def body(pool, cluster) -> None:
         sandbox = await pool.acquire(SandboxSpec(base))

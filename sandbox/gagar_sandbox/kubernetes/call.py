@@ -20,6 +20,10 @@ class CallLost(Exception):
     """The connection to a container broke, or what came over it was no answer: nothing is known of what was asked."""
 
 
+class CallFailed(CallLost):
+    """The program in the container could not be run, or ended before its time."""
+
+
 class Call:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, reply_bytes: int) -> None:
         self._socket = socket
@@ -74,9 +78,11 @@ class Call:
         del self._buffer[:size]
         return data
 
-    def _ended_early(self, status: bytes) -> CallLost:
+    def _ended_early(self, status: bytes) -> CallFailed:
         told = json.loads(status)
-        return CallLost(f"the program in the pod ended: {told.get('message', '')} {self._said.decode(errors='replace')}".strip())
+        return CallFailed(
+            f"the program in the pod ended: {told.get('message', '')} {self._said.decode(errors='replace')}".strip()
+        )
 
     async def _message(self) -> None:
         message = await self._socket.receive()

@@ -7,13 +7,14 @@ from typing import TypeVar
 
 from gagar_sandbox.kubernetes.api import Api
 from gagar_sandbox.kubernetes.backoff import Backoff
-from gagar_sandbox.kubernetes.call import Call, CallLost, call
+from gagar_sandbox.kubernetes.call import Call, CallFailed, CallLost, call
 from gagar_sandbox.kubernetes.errors import ApiError
 from gagar_sandbox.kubernetes.shape import Shape
 from gagar_sandbox.kubernetes.state import PodState
 from gagar_sandbox.kubernetes.watching import PodWatch
 from gagar_sandbox.types import SandboxLost
 
+FAILURES = 8  # of our program in a pod, before it is given up; a container that has just begun may need some
 REASON_S = 5.0  # so long after a pod has ended its watch tells why
 OVERHEAD_BYTES = 4096
 
@@ -57,6 +58,7 @@ class LivePod:
         """What `talk` gives. It is begun anew where the connection breaks, so what it asks for must bear being asked twice.
         Raises SandboxLost, or what the container says."""
         backoff = Backoff(timeout_s, most_s=2.0)
+        failures = 0
         while True:
             try:
                 async with (
@@ -65,11 +67,12 @@ class LivePod:
                 ):
                     return await talk(conversation)
             except (ApiError, CallLost, TimeoutError) as error:
-                await self._bear(error, backoff)
+                failures += isinstance(error, CallFailed)
+                final = failures == FAILURES or (isinstance(error, ApiError) and not error.passing)
+                await self._bear(error, final, backoff)
 
-    async def _bear(self, error: Exception, backoff: Backoff) -> None:
+    async def _bear(self, error: Exception, final: bool, backoff: Backoff) -> None:
         """Raises SandboxLost where there is nothing left to hope for."""
-        final = isinstance(error, ApiError) and not error.passing
         after = error.retry_after_s if isinstance(error, ApiError) else None
         nap = None if final else backoff.next_s(after or 0.0)
         state = await self.watch.until(self.name, _has_ended, REASON_S if nap is None else nap)
