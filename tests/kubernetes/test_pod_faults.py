@@ -8,6 +8,7 @@ from fake_api import Fault
 from pooled import QUICK
 
 from gagar_sandbox import SandboxLost, SandboxSpec, SandboxUnavailable
+from gagar_sandbox.kubernetes import live
 
 COUNTING = ["sh", "-c", "echo x >> runs; cat; wc -l < runs"]
 
@@ -147,7 +148,9 @@ def test_node_lost(use, base):
     use(body)
 
 
-def test_a_container_that_has_gone_though_nobody_says_so(use, base):
+def test_a_container_that_has_gone_though_nobody_says_so(use, base, monkeypatch):
+    monkeypatch.setattr(live, "REASON_S", 0.1)
+
     async def body(pool, cluster) -> None:
         sandbox = await pool.acquire(SandboxSpec(base))
         cluster.containers[sandbox.pod.pod].kill("main")

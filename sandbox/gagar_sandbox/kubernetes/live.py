@@ -14,7 +14,7 @@ from gagar_sandbox.kubernetes.state import PodState
 from gagar_sandbox.kubernetes.watching import PodWatch
 from gagar_sandbox.types import SandboxLost
 
-FAILURES = 8  # of our program in a pod, before it is given up; a container that has just begun may need some
+FAILURES = 6  # of our program in a pod, before it is given up; a container that has just begun may need some
 REASON_S = 5.0  # so long after a pod has ended its watch tells why
 OVERHEAD_BYTES = 4096
 
