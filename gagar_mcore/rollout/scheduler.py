@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from gagar_mcore.rollout.breaker import LONGEST_PAUSE_S, Breaker
 from gagar_mcore.rollout.carry import Carry, Left
+from gagar_mcore.rollout.garbage import full_collections_deferred
 from gagar_mcore.rollout.pending import Pending
 from gagar_mcore.rollout.slots import Rank
 from gagar_mcore.tasks.mix import Draw
@@ -72,11 +73,12 @@ class Scheduler:
         With `carry` as many groups are under way as may be at once; those that are left when `wanted` are kept stay there, and
         those that an earlier step left there go on first."""
         step = _Step(self, run, draws, wanted, most, progress, take, carry)
-        try:
-            await step.complete()
-            step.leave()
-        finally:
-            await step.cancel()
+        with full_collections_deferred():
+            try:
+                await step.complete()
+                step.leave()
+            finally:
+                await step.cancel()
         return [step.ended[place] for place in sorted(step.ended)]
 
 
