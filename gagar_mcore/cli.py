@@ -319,6 +319,24 @@ def verify(
         raise typer.Exit(0 if asyncio.run(verify(task, patch)) else 1)
 
 
+@app.command("eval")
+def evaluate(
+    recipe: RecipeName,
+    url: Annotated[str, typer.Option(help="Of the server, as far as /chat/completions; its key is in OPENAI_API_KEY.")],
+    model: Annotated[str, typer.Option(help="Its name there.")],
+    overrides: Overrides = None,
+    samples: Annotated[int, typer.Option(min=1, help="Sessions of each task.")] = 1,
+    count: Annotated[int | None, typer.Option(min=1, help="How many tasks, the first by id; else all.")] = None,
+    concurrent: Annotated[int, typer.Option(min=1, help="Sessions at once.")] = 4,
+    out: Annotated[Path, typer.Option(help="A file of JSON lines that does not exist yet.")] = Path("eval.jsonl"),
+) -> None:
+    """Have any model with OpenAI's chat API work on a recipe's loaded tasks: avg@k, with each session and its verification."""
+    from gagar_mcore.controller.evaluation import evaluate
+
+    with one_line_errors():
+        print(asyncio.run(evaluate(recipe, overrides or [], url, model, samples, count, concurrent, out)))
+
+
 @config_app.command("show")
 def config_show(recipe: RecipeName, overrides: Overrides = None) -> None:
     """The complete recipe, defaults included."""

@@ -1,13 +1,17 @@
 """Whether a passing patch is as clean as the minimal repair that its task holds back. No grader sees this."""
 
 from gagar_mcore.grading.patch import FilePatch, PatchError, parse_patch
+from gagar_mcore.tasks.load import solution_files
 from gagar_mcore.tasks.task import Task
 
 
 def is_clean(task: Task, patch: str) -> bool:
-    """True where the patch changes the files of `solution/fix.patch` and no others, in the same places, and no more lines.
-    Raises OSError or PatchError where the task's own solution cannot be read."""
-    reference = parse_patch((task.directory / "solution" / "fix.patch").read_text(errors="surrogateescape"))
+    """True where the patch changes the files of the task's own solution and no others, in the same places, and no more lines;
+    False where that solution is no patch. Raises OSError or PatchError where it cannot be read."""
+    solution = solution_files(task)[0]
+    if solution.suffix != ".patch":
+        return False
+    reference = parse_patch(solution.read_text(errors="surrogateescape"))
     try:
         changes = parse_patch(patch)
     except PatchError:
