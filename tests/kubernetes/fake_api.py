@@ -217,12 +217,12 @@ class FakeCluster:
         plural, selected = request.match_info["plural"], _selector(request.query.get("labelSelector", ""))
         if request.query.get("watch", "").lower() == "true":
             return await self._watch(request, plural, selected)
-        items = [
-            thing
-            for (kind, _), thing in sorted(self.objects.items())
-            if kind == plural and selected(thing["metadata"].get("labels") or {})
-        ]
-        return web.json_response({"kind": "List", "metadata": {"resourceVersion": str(self._version)}, "items": items})
+        every = sorted((name, thing) for (kind, name), thing in self.objects.items() if kind == plural)
+        found = [thing for _, thing in every if selected(thing["metadata"].get("labels") or {})]
+        first = int(request.query.get("continue", 0))
+        end = first + int(request.query.get("limit", len(found)))
+        metadata = {"resourceVersion": str(self._version), "continue": str(end) if end < len(found) else ""}
+        return web.json_response({"kind": "List", "metadata": metadata, "items": found[first:end]})
 
     async def _watch(self, request: web.Request, plural: str, selected: Callable[[dict[str, str]], bool]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})

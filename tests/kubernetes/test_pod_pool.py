@@ -10,8 +10,8 @@ from kubernetes_asyncio.client import Configuration
 from pooled import PODS, QUICK
 
 from gagar_sandbox import SandboxLost, SandboxSpec, SandboxUnavailable
-from gagar_sandbox.kubernetes import configuration, open_pool
-from gagar_sandbox.kubernetes.manifest import WORK
+from gagar_sandbox.kubernetes import api, configuration, open_pool
+from gagar_sandbox.kubernetes.manifest import WORK, labels, selector
 
 ONE = replace(QUICK, spare=0)
 
@@ -168,6 +168,24 @@ def test_a_new_process_removes_what_its_run_left_and_nothing_else(tmp_path, imag
             await again.close()
             await other.close()
             assert cluster.pods() == {}
+
+    asyncio.run(main())
+
+
+def test_long_lists_come_in_pages(tmp_path, image_init, monkeypatch):
+    monkeypatch.setattr(api, "PAGE", 3)
+
+    async def main() -> None:
+        cluster = FakeCluster(tmp_path / "pods", image_init)
+        names = [f"pod-{index}" for index in range(7)]
+        for name in names:
+            cluster.objects["pods", name] = {"metadata": {"name": name, "labels": labels(PODS)}}
+        async with cluster.serve() as address:
+            asking = api.Api(Configuration(host=address), PODS.namespace, 10.0)
+            found, _ = await asking.find("Pod", "v1", selector(PODS))
+            assert [thing["metadata"]["name"] for thing in found] == names
+            assert cluster.requests["list"] == 3
+            await asking.close()
 
     asyncio.run(main())
 

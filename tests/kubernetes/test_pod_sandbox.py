@@ -288,6 +288,8 @@ def test_specs_that_no_pod_can_be(use, base, tmp_path):
             await pool.acquire(SandboxSpec(base, read_only={"/tests": tmp_path / "file"}))
         with pytest.raises(ValueError, match="hides a part"):
             await pool.acquire(SandboxSpec(base, read_only={"/tmp/tests": base}))
+        with pytest.raises(ValueError, match="in the workdir"):
+            await pool.acquire(SandboxSpec(base, read_only={"/app/deep": base}))
 
     use(body)
 

@@ -18,6 +18,7 @@ from gagar_sandbox.kubernetes.errors import ApiError
 
 REQUEST_S = 30.0
 WRITERS = 16  # writes at once: servers share their attention among all who ask
+PAGE = 500  # objects of a list at once
 WATCH_S = 240
 SILENCE_S = 90.0  # servers send a bookmark about every minute
 PROTOCOLS = "v5.channel.k8s.io, v4.channel.k8s.io"
@@ -88,12 +89,18 @@ class Api:
     async def find(self, kind: str, version: str, selector: str) -> tuple[list[Json], str]:
         """The objects, and the resource version from which a watch goes on. Raises ApiError."""
         if kind == "Pod":
-            send = partial(self._pods.list_namespaced_pod, self._namespace, label_selector=selector)
+            send = partial(self._pods.list_namespaced_pod, self._namespace)
         else:
-            resource = self._resource(kind, version)
-            send = partial(self._custom.list_namespaced_custom_object, *resource, label_selector=selector)
-        found = await self._persist("list", send)
-        return found["items"], found["metadata"]["resourceVersion"]
+            send = partial(self._custom.list_namespaced_custom_object, *self._resource(kind, version))
+        found: list[Json] = []
+        page: dict[str, str] = {}
+        while True:
+            told = await self._persist("list", partial(send, label_selector=selector, limit=PAGE, **page))
+            found += told["items"]
+            rest = told["metadata"].get("continue")
+            if not rest:
+                return found, told["metadata"]["resourceVersion"]
+            page = {"_continue": rest}
 
     def _resource(self, kind: str, version: str) -> tuple[str, str, str, str]:
         group, _, name = version.partition("/")

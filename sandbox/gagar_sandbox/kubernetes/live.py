@@ -57,19 +57,18 @@ class LivePod:
     ) -> T:
         """What `talk` gives. It is begun anew where the connection breaks, so what it asks for must bear being asked twice.
         Raises SandboxLost, or what the container says."""
-        backoff = Backoff(timeout_s, most_s=2.0)
-        failures = 0
-        while True:
-            try:
-                async with (
-                    self.execs,
-                    call(self.api, self.pod, container, reply_bytes + OVERHEAD_BYTES, max(backoff.left_s, 0.0)) as conversation,
-                ):
-                    return await talk(conversation)
-            except (ApiError, CallLost, TimeoutError) as error:
-                failures += isinstance(error, CallFailed)
-                final = failures == FAILURES or (isinstance(error, ApiError) and not error.passing)
-                await self._bear(error, final, backoff)
+        async with self.execs:
+            backoff = Backoff(timeout_s, most_s=2.0)
+            failures = 0
+            while True:
+                try:
+                    left_s = max(backoff.left_s, 0.0)
+                    async with call(self.api, self.pod, container, reply_bytes + OVERHEAD_BYTES, left_s) as conversation:
+                        return await talk(conversation)
+                except (ApiError, CallLost, TimeoutError) as error:
+                    failures += isinstance(error, CallFailed)
+                    final = failures == FAILURES or (isinstance(error, ApiError) and not error.passing)
+                    await self._bear(error, final, backoff)
 
     async def _bear(self, error: Exception, final: bool, backoff: Backoff) -> None:
         """Raises SandboxLost where there is nothing left to hope for."""

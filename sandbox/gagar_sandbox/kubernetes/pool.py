@@ -117,6 +117,8 @@ class KubernetesPool:
             if isinstance(error, TimeoutError):
                 raise SandboxLost(f"no pod has come free within {self._settings.acquire_s:.0f} s") from error
             raise
+        finally:
+            shelf.leave(place)
 
     async def _prepare(self, pod: LivePod, spec: SandboxSpec) -> PodSandbox:
         try:
@@ -138,19 +140,21 @@ class KubernetesPool:
         pod = sandbox.pod
         shelf = self._shelves[pod.shape]
         again = self._pods.read_only_root and pod.uses < self._settings.uses and not (self._closed or sandbox.lost or pod.ended)
+        clean = False
         try:
             if again:
                 await keeper.clean(pod, sandbox.base)
+                clean = not self._closed
         except (SandboxLost, OSError) as error:
             self.counts["quarantined"] += not pod.ended and isinstance(error, Mismatch | OSError)
-            again = False
-        self._live.discard(sandbox)
-        if again and not self._closed:
-            shelf.busy -= 1
-            shelf.put(pod)
-            self._refill()
-        else:
-            await self._put_away(shelf, pod)
+        finally:
+            self._live.discard(sandbox)
+            if clean:
+                shelf.busy -= 1
+                shelf.put(pod)
+                self._refill()
+            else:
+                await self._put_away(shelf, pod)
 
     async def _put_away(self, shelf: Shelf, pod: LivePod) -> None:
         await self._delete(pod.name)

@@ -25,9 +25,12 @@ class Shape:
     def of(cls, spec: SandboxSpec, image: str) -> "Shape":
         """Raises ValueError where no pod can be what the spec asks for, FileNotFoundError where there is nothing to bring in."""
         check_mounts({spec.workdir: spec.base or Path("/"), **spec.read_only})
-        for inside, outside in spec.read_only.items():
+        for inside in (spec.workdir, *spec.read_only):
             if any(Path(inside).is_relative_to(taken) for taken in TAKEN):
                 raise ValueError(f"{inside!r} hides a part of the pod: mount it elsewhere")
+        for inside, outside in spec.read_only.items():
+            if Path(inside).is_relative_to(spec.workdir):
+                raise ValueError(f"{inside!r} is in the workdir, which pods empty and fill: mount it elsewhere")
             if not outside.is_dir():
                 raise ValueError(f"read_only path {outside} is no folder: pods take folders alone")
         if spec.base is not None and not spec.base.is_dir():

@@ -28,8 +28,7 @@ class Shelf:
         """How many pods more should start: one for each who waits, and one spare for each `BUSY_PER_SPARE` in use, `spare` at
         most. So what starts or is idle is never more than that, but for what came back from use."""
         spares = min(self.spare, math.ceil(self.busy / BUSY_PER_SPARE))
-        waiting = sum(not future.done() for future in self.waiting)
-        return max(0, waiting + spares - len(self.idle) - len(self.starting))
+        return max(0, len(self.waiting) + spares - len(self.idle) - len(self.starting))
 
     def take(self) -> LivePod | None:
         """The pod that was used last."""
@@ -51,6 +50,11 @@ class Shelf:
             if not future.done():
                 future.set_exception(error)
                 return
+
+    def leave(self, place: asyncio.Future[LivePod]) -> None:
+        """Wait no longer."""
+        if place in self.waiting:
+            self.waiting.remove(place)
 
     def stale(self, idle_s: float) -> list[LivePod]:
         """Take out what has been idle for so long, or has ended."""

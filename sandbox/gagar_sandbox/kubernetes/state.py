@@ -23,8 +23,8 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """`starting`: for `reason`, if it says one. `ended`: it will never, or never again, run a command. `pod` is its own name;
-    `restarts` more than 0 means that its processes are others than they were."""
+    """`starting`: for `reason`, if it says one. `ended`: it will never, or never again, run a command. `pod` is its own name,
+    `name` the one that its pool gave it."""
 
     name: str
     pod: str

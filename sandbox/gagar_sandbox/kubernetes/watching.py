@@ -63,15 +63,16 @@ class PodWatch:
         version = ""
         backoff = Backoff(float("inf"))
         while True:
+            asked_to_wait = 0.0
             try:
                 version = version or await self._list()
                 async for event in self._api.watch(self._selector, version):
                     version = self._take(event)
                     backoff = Backoff(float("inf"))
             except ApiError as error:
-                if error.status == GONE:
-                    version = ""
-                await backoff.nap(error.retry_after_s or 0.0)
+                version = "" if error.status == GONE else version
+                asked_to_wait = error.retry_after_s or 0.0
+            await backoff.nap(asked_to_wait)
 
     async def _list(self) -> str:
         pods, version = await self._api.find("Pod", "v1", self._selector)
