@@ -46,6 +46,7 @@ def load_task(directory: Path) -> Task:
         metadata=toml.metadata.model_dump(),
         disk_mb=where_tests_run.storage_mb or 10240,
         image=toml.environment.docker_image,
+        tests_image=where_tests_run.docker_image or toml.environment.docker_image,
         base_commit=config.base_commit if config else None,
         artifact=artifacts[0] if len(artifacts) == 1 else None,
         collect=tuple(Collect(collect.command, collect.timeout_sec) for collect in toml.verifier.collect),
@@ -53,7 +54,7 @@ def load_task(directory: Path) -> Task:
         inventory=config.inventory if config else {},
         unsteady=tuple(config.unsteady) if config else (),
         environment=toml.environment.env,
-        verifier_environment=toml.verifier.env,
+        verifier_environment=where_tests_run.env | toml.verifier.env,
         warnings=tuple(_warnings(toml, config)),
         unsupported=tuple(_unsupported(toml, artifacts)),
     )
@@ -141,9 +142,20 @@ def _warnings(toml: TaskToml, config: TestConfig | None) -> Iterator[str]:
             yield f"task.toml: {name}.network_mode: {part.network_mode}, and sandboxes here have no network"
     if toml.environment.allow_internet:
         yield "task.toml: environment.allow_internet: sandboxes here have no network"
+    for name, given in _not_given(toml):
+        if given:
+            yield f"task.toml: {name}: not heeded"
     for name, value in {**toml.environment.env, **toml.verifier.env}.items():
         if "${" in value:
             yield f"task.toml: env.{name}: names a variable of the host, which is not given to sandboxes"
+
+
+def _not_given(toml: TaskToml) -> Iterator[tuple[str, object]]:
+    """What sandboxes have in one way only: a user, a start, skills."""
+    yield "agent.user", toml.agent.user
+    yield "verifier.user", toml.verifier.user
+    yield "environment.healthcheck", toml.environment.healthcheck
+    yield "environment.skills_dir", toml.environment.skills_dir
 
 
 def _unsupported(toml: TaskToml, artifacts: list[str]) -> Iterator[str]:

@@ -37,7 +37,8 @@ class Grading:
 class Task:
     """A task directory: `task.toml`, `instruction.md`, `environment/`, `tests/test.sh`, `solution/`.
 
-    `repository` is the folder whose copy the policy works in, mounted at `workdir`; where there is none, `image` has it.
+    `repository` is the folder whose copy the policy works in, mounted at `workdir`; where there is none, `image` has it,
+    and `tests_image` where the tests run.
     `fail_to_pass` and `pass_to_pass` are test ids of `tests/config.json`; reward 1 needs every one of them passed. `source` is
     the one of the recipe's mix. `inventory`: seconds of all tests that a run reports, where they were recorded, and `unsteady`
     the beginnings of ids that no two runs share. `artifact`: the file inside that the session hands in, which `collect` makes
@@ -60,6 +61,7 @@ class Task:
     source: str = ""
     disk_mb: int = 10240
     image: str | None = None
+    tests_image: str | None = None
     base_commit: str | None = None
     artifact: str | None = None
     collect: tuple[Collect, ...] = ()

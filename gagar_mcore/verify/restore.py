@@ -18,6 +18,10 @@ class NoRestore(RuntimeError):
     """What the patch changed could not be undone; the message says why."""
 
 
+class NoPython(NoRestore):
+    """The sandbox has none, whatever the patch."""
+
+
 class _Done(BaseModel):
     model_config = ConfigDict(strict=True)
     restored: Annotated[list[str], Field(max_length=1000)]
@@ -32,9 +36,11 @@ async def copy_of_base(sandbox: Sandbox, workdir: str, timeout_s: float) -> None
 
 
 async def restore(sandbox: Sandbox, base: str, task: Task, timeout_s: float) -> tuple[str, ...]:
-    """What was restored and removed, to be shown. Raises NoRestore, SandboxLost."""
+    """What was restored and removed, to be shown. Raises NoRestore, NoPython, SandboxLost."""
     command = ["python3", "-I", "-S", f"{GUARD}/restore.py", base, task.workdir, task.language]
     result = await sandbox.exec(command, timeout_s=timeout_s, output_limit=1 << 20)
+    if result.outcome == "exited" and result.exit_code in (126, 127):
+        raise NoPython("python3 does not start in the sandbox; tests and settings are restored by it: put it into the image")
     try:
         done = _Done.model_validate_json(result.stdout)
     except ValidationError as error:

@@ -11,7 +11,7 @@ from gagar_mcore.verify.integrity import Suspicion, suspect
 from gagar_mcore.verify.patch import BASE, GIT_ENVIRONMENT, NO_PATCH, difference, split_note
 from gagar_mcore.verify.reading import read_report
 from gagar_mcore.verify.report import Report, ReportError, worse
-from gagar_mcore.verify.restore import COPY, GUARD, INSIDE, NoRestore, copy_of_base, restore
+from gagar_mcore.verify.restore import COPY, GUARD, INSIDE, NoPython, NoRestore, copy_of_base, restore
 from gagar_sandbox.types import ExecResult, Limits, Sandbox, SandboxLost, SandboxPool
 
 TESTS = "/tests"
@@ -74,7 +74,8 @@ class Verifier:
             refused, patch = await self._restored(task, patch)
             if refused is not None:
                 return refused
-        sandbox = await self.pool.acquire(task.sandbox(self.limits, {TESTS: task.tests, **self._mounts(task)}))
+        spec = task.sandbox(self.limits, {TESTS: task.tests, **self._mounts(task)})
+        sandbox = await self.pool.acquire(replace(spec, image=task.tests_image) if spec.image else spec)
         try:
             notes: tuple[str, ...] = ()
             if task.artifact is not None:
@@ -137,6 +138,8 @@ class Verifier:
             if (refused := await self._patch(sandbox, patch)) is not None:
                 return refused
             return await restore(sandbox, BASE if here else COPY, task, self.timeout_s)
+        except NoPython as error:
+            return SuiteRun(fault=str(error), patch_refused=True)
         except NoRestore as error:
             return SuiteRun(problem=str(error))
 

@@ -110,12 +110,14 @@ def test_what_the_layout_does_not_have_or_is_not_given_here_is_warned_of(directo
     edit_toml("gpus = 0", "gpus = 0\ncolour = 'red'")(directory)
     edit_toml('network_mode = "no-network"', 'network_mode = "public"')(directory)
     edit_toml("[agent]", "[verifier.env]\nKEY = '${KEY}'\n[agent]")(directory)
+    edit_toml("[agent]", "[agent]\nuser = 'root'")(directory)
     edit_config(strange=1)(directory)
     assert [warning.rpartition(": ")[0] for warning in load_task(directory).warnings] == [
         "task.toml: environment.colour",
         "tests/config.json: strange",
         "task.toml: agent.network_mode",
         "task.toml: verifier.network_mode",
+        "task.toml: agent.user",
         "task.toml: env.KEY",
     ]
 

@@ -115,6 +115,22 @@ def test_a_pool_that_loses_every_sandbox_is_an_infrastructure_error(with_pool: W
     assert result.reward == 0.0 and result.infrastructure_error is not None
 
 
+def test_without_a_repository_the_tests_run_in_their_own_image(task: Task, with_pool: WithPool, tmp_path: Path) -> None:
+    asked: list[SandboxSpec] = []
+
+    class NoImages:
+        async def acquire(self, spec: SandboxSpec) -> Any:
+            asked.append(spec)
+            raise SandboxLost("no images here")
+
+        async def close(self) -> None: ...
+
+    elsewhere = replace(task, repository=tmp_path / "none", image="x.org/agent:1", tests_image="x.org/tests:1")
+    result = with_pool(lambda _: Verifier(NoImages(), Limits(), 30.0).verify(elsewhere, solution(task)))
+    assert {(spec.base, spec.image) for spec in asked} == {(None, "x.org/tests:1")}
+    assert result.infrastructure_error is not None and elsewhere.sandbox(Limits(), {}).image == "x.org/agent:1"
+
+
 def test_a_sandbox_lost_once_is_tried_again(with_pool: WithPool, task: Task) -> None:
     class Unlucky:
         def __init__(self, pool: LocalPool) -> None:

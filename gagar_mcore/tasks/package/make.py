@@ -37,8 +37,9 @@ class MadeFromPackage:
 
 
 async def make_from_package(requirement: str, count: int, seed: int, directory: Path, pool: SandboxPool) -> MadeFromPackage:
-    """Write `count` verified tasks below `directory`, which must be new or empty; a function of its arguments and the package
-    index. Raises TaskError where the package cannot be used or too few bugs are caught, SandboxLost, SandboxUnavailable."""
+    """Write `count` verified tasks below `directory`, which must be new or empty. What each draws depends on `seed` and its
+    number; which of two tasks that draw the same bug keeps it does not. Raises TaskError where the package cannot be used or too
+    few bugs are caught, SandboxLost, SandboxUnavailable."""
     work = directory / ".making"
     work.mkdir(parents=True)
     try:
