@@ -9,6 +9,7 @@ from pooled import QUICK
 
 from gagar_sandbox import SandboxLost, SandboxSpec, SandboxUnavailable
 from gagar_sandbox.kubernetes import live
+from gagar_sandbox.kubernetes import sandbox as sandbox_module
 
 COUNTING = ["sh", "-c", "echo x >> runs; cat; wc -l < runs"]
 
@@ -120,6 +121,26 @@ def test_connections_break_while_a_command_runs(use, base):
         await cluster.cut_watches()
         cluster.containers[sandbox.pod.pod].file("scratch", "work/go").touch()
         assert (await running).stdout == b"one\n1\n"
+
+    use(body)
+
+
+def test_a_command_that_cannot_be_cancelled_costs_the_pod(use, base, monkeypatch):
+    monkeypatch.setattr(sandbox_module, "STOP_S", 0.3)
+
+    async def body(pool, cluster) -> None:
+        sandbox = await pool.acquire(SandboxSpec(base))
+        running = asyncio.create_task(sandbox.exec(["sleep", "1000"], timeout_s=2000))
+        await asyncio.sleep(0.1)
+        cluster.faults.append(Fault("exec", 500, "InternalError", times=1000))
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        with pytest.raises(SandboxLost, match="is lost"):
+            await sandbox.exec(["true"], timeout_s=30)
+        cluster.faults.clear()
+        await sandbox.close()
+        assert sandbox.pod.pod not in cluster.pods()
 
     use(body)
 

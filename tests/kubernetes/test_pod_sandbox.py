@@ -82,6 +82,16 @@ def test_a_deadline_meets_whatever_runs_and_nothing_survives_a_command(use, base
     use(body)
 
 
+def test_orphans_are_reaped_while_a_command_runs(use, base):
+    script = "for i in 1 2 3 4 5; do (sh -c 'exit 0' &); done; sleep .3; cat /proc/[0-9]*/stat | grep -c ') Z '"
+
+    async def body(pool, cluster) -> None:
+        sandbox = await pool.acquire(SandboxSpec(base))
+        assert (await sandbox.exec(["sh", "-c", script], timeout_s=30)).stdout == b"0\n"
+
+    use(body)
+
+
 def test_what_a_command_shares_by_the_kernels_names_ends_with_it(use, base):
     probe = """
 import ctypes
@@ -258,10 +268,10 @@ for path in ("/proc/1/mem", "/proc/1/environ", "/gagar/init"):
 def test_memory_that_ran_out_is_told_from_the_control_group_and_from_the_pod(use, base):
     async def body(pool, cluster) -> None:
         sandbox = await pool.acquire(SandboxSpec(base))
-        name = sandbox.pod.pod
+        name, begun = sandbox.pod.pod, asyncio.Event()
         waiting = ["sh", "-c", "echo said; until [ -e go ]; do sleep .01; done; exit 9"]
-        running = asyncio.create_task(sandbox.exec(waiting, timeout_s=30))
-        await asyncio.sleep(0.1)
+        running = asyncio.create_task(sandbox.exec(waiting, timeout_s=30, on_output=lambda stream, data: begun.set()))
+        await asyncio.wait_for(begun.wait(), 20)
         cluster.containers[name].memory_kill("main")
         cluster.containers[name].file("scratch", "work/go").touch()
         result = await running

@@ -27,9 +27,10 @@ class Claims:
     _prepared: dict[Shape, asyncio.Task[None]] = field(default_factory=dict)
 
     async def create(self, shape: Shape, name: str) -> None:
-        if shape not in self._prepared:
-            self._prepared[shape] = asyncio.create_task(self._prepare(shape))
-        await asyncio.shield(self._prepared[shape])
+        known = self._prepared.get(shape)
+        if known is None or (known.done() and known.exception() is not None):
+            self._prepared[shape] = known = asyncio.create_task(self._prepare(shape))
+        await asyncio.shield(known)
         await self.api.create(claim(self.settings, shape, name))
 
     async def delete(self, name: str) -> None:
@@ -38,7 +39,7 @@ class Claims:
     async def names(self) -> list[str]:
         return await self._found(CLAIM)
 
-    async def close(self) -> None:
+    async def clear(self) -> None:
         for kind in (WARM_POOL, TEMPLATE):
             for name in await self._found(kind):
                 await self.api.delete(kind, VERSION, name)

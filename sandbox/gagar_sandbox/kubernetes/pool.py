@@ -83,7 +83,6 @@ class KubernetesPool:
             if self._tasks:
                 await asyncio.wait(self._tasks)
             await self._reap()
-            await self._source.close()
         except ApiError as error:
             raise SandboxLost(f"pods may be left, until their deadline ends them: {error}") from error
         finally:
@@ -222,6 +221,7 @@ class KubernetesPool:
     async def _reap(self) -> None:
         names = await self._source.names()
         await asyncio.gather(*(self._source.delete(name) for name in names))
+        await self._source.clear()
 
     def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

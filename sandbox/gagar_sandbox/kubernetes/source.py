@@ -20,8 +20,8 @@ class PodSource(Protocol):
     async def names(self) -> list[str]:
         """All that was asked for by this run and has not gone."""
 
-    async def close(self) -> None:
-        """Remove what the source made beside the pods."""
+    async def clear(self) -> None:
+        """Remove what was made beside the pods, in this run's name."""
 
 
 @dataclass
@@ -41,5 +41,5 @@ class Pods:
         found, _ = await self.api.find("Pod", "v1", selector(self.settings))
         return [thing["metadata"]["name"] for thing in found]
 
-    async def close(self) -> None:
+    async def clear(self) -> None:
         pass
