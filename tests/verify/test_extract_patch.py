@@ -57,7 +57,7 @@ def test_attributes_settings_and_repositories_of_the_policy_change_nothing(in_se
         git init -q . && git config diff.external 'echo forged' && git config core.fsmonitor 'echo forged'
         mkdir /tmp/.git; printf '[diff]\n external = echo forged\n' > ~/.gitconfig
         mkdir inner && cd inner && git init -q . && cd ..
-        mkdir __pycache__; echo x > __pycache__/core.pyc
+        mkdir __pycache__ .pytest_cache; echo x > __pycache__/core.pyc; echo x > .pytest_cache/README.md
         mkfifo pipe; echo change >> "$(ls *.py | head -1)"
     """
     patch = extract_after(in_session, task, script)
