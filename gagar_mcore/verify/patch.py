@@ -10,15 +10,16 @@ NO_PATCH = "no patch: "
 MOST_NAMED = 20
 GIT_ENVIRONMENT = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1", "LC_ALL": "C"}
 
-# Left out: repositories that the policy made, compiled Python, what checkers remember, and what is neither file, directory nor link. The trailing
-# slashes make git compare what the links a and b point to, under names that are the prefixes of a patch. The task's own history
-# is no change.
+# Left out: repositories that the policy made, compiled Python, what checkers remember, and what is neither file, directory nor
+# link. The trailing slashes make git compare what the links a and b point to, under names that are the prefixes of a patch. The
+# task's own history is no change.
 _EXTRACT = r"""
 set -e
 cd "$(mktemp -d)"
 ln -s "$1" a
 ln -s "$2" b
-find b/ \( -name .git -o -name __pycache__ -o -name .pytest_cache -o -name .mypy_cache -o -name .ruff_cache -o ! \( -type f -o -type d -o -type l \) \) -prune -exec rm -rf {} + 1>&2
+find b/ \( -name .git -o -name __pycache__ -o -name .pytest_cache -o -name .mypy_cache -o -name .ruff_cache \
+    -o ! \( -type f -o -type d -o -type l \) \) -prune -exec rm -rf {} + 1>&2
 if [ -e a/.git ]; then cp -r a/.git b/.git; fi
 git diff --no-index --no-prefix --binary --no-renames --no-color --no-ext-diff --no-textconv a/ b/ || [ $? = 1 ]
 """
