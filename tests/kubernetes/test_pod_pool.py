@@ -56,6 +56,28 @@ def test_a_pod_that_is_not_clean_is_deleted_and_another_taken(use, base, planted
     use(body, settings=ONE)
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import os\nfor _ in range(1200): os.mkdir('d'); os.chdir('d')",
+        "import os\nfor i in range(999): open(f'/dev/shm/{i}', 'w').close()\nos.mkfifo('p'); os.mkdir('c', 0); os.symlink('/', 'r')",
+        "import os\nfor n in ('/scratch', '/kept', '/inputs'): assert not os.path.exists(n)\nos.symlink('/gagar', 's' * 255)",
+    ],
+    ids=["deep folders", "many files, a pipe, a closed folder, a link to the root", "names"],
+)
+def test_whatever_a_command_leaves_the_next_sandbox_is_as_new(use, base, script):
+    async def body(pool, cluster) -> None:
+        first = await pool.acquire(SandboxSpec(base))
+        left = await first.exec(["python3", "-c", script], timeout_s=60)
+        assert left.exit_code == 0, left.stderr
+        await first.close()
+        second = await pool.acquire(SandboxSpec(base))
+        seen = await second.exec(["sh", "-c", "find . /tmp /dev/shm | sort"], timeout_s=20)
+        assert seen.stdout.split() == b". ./deep ./deep/run.sh ./hello.txt ./link /dev/shm /tmp".split()
+
+    use(body, settings=ONE)
+
+
 def test_a_pod_serves_so_many_sandboxes_and_no_more(use, base):
     async def body(pool, cluster) -> None:
         names = []
