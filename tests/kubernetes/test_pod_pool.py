@@ -60,7 +60,7 @@ def test_a_pod_that_is_not_clean_is_deleted_and_another_taken(use, base, planted
     "script",
     [
         "import os\nfor _ in range(1200): os.mkdir('d'); os.chdir('d')",
-        "import os\nfor i in range(999): open(f'/dev/shm/{i}', 'w').close()\nos.mkfifo('p'); os.mkdir('c', 0); os.symlink('/', 'r')",
+        "import os\nfor i in range(999): open(f'/tmp/{i}', 'w').close()\nos.mkfifo('p'); os.mkdir('c', 0); os.symlink('/', 'r')",
         "import os\nfor n in ('/scratch', '/kept', '/inputs'): assert not os.path.exists(n)\nos.symlink('/gagar', 's' * 255)",
     ],
     ids=["deep folders", "many files, a pipe, a closed folder, a link to the root", "names"],
