@@ -21,7 +21,7 @@ from gagar_mcore.records.types import EndReason, InvalidReason, Trajectory, Turn
 from gagar_mcore.tasks.question import Problem, Question
 from gagar_mcore.tasks.room import open_room
 from gagar_mcore.tasks.task import Task
-from gagar_mcore.verify.patch import BASE, extract_patch
+from gagar_mcore.verify.patch import extract_patch
 from gagar_sandbox.types import Limits, SandboxLost, SandboxPool
 
 
@@ -139,7 +139,7 @@ class SessionRunner:
         return end, transcript.turns[-1].action if end == "finished" else ""
 
     async def _in_sandbox(self, key: SessionKey, task: Task, engine: Engine, transcript: Transcript) -> tuple[EndReason, str]:
-        sandbox = await open_room(self.pool, task, self.sandbox_limits, {BASE: task.repository})
+        sandbox = await open_room(self.pool, task, self.sandbox_limits, {})
         try:
             prompt = self.tools.prompt(task)
             transcript.add_context(self.renderer.prompt(prompt, self.tools.declared))

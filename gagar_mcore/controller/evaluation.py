@@ -25,7 +25,8 @@ async def evaluate(
     """Run `samples` sessions on each of the recipe's loaded tasks (the first `count` by id) and write them to `out` as JSON
     lines; what to say of it. Raises RecipeError, TaskError, EngineError, SandboxUnavailable."""
     recipe = load_recipe(name, overrides)
-    tasks = [task for source in recipe.tasks.sources.values() if source.path for task in loaded_tasks(source)]
+    images = recipe.sandbox.backend != "local"
+    tasks = [task for source in recipe.tasks.sources.values() if source.path for task in loaded_tasks(source, images)]
     chosen = [task for task in tasks if isinstance(task, Task)][:count]
     if not chosen:
         raise RecipeError("tasks.path: names no task directories; set tasks.source=harbor and where they are")

@@ -24,7 +24,7 @@ def preflight(recipe: Recipe) -> ModelConfig:
     _check_publishing(recipe, model)
     _check_rollout(recipe, model)
     check_agent(recipe.agent)
-    check_sources(recipe.tasks)
+    check_sources(recipe.tasks, images=recipe.sandbox.backend != "local")
     return model
 
 

@@ -14,7 +14,7 @@ from gagar_mcore.records.types import Verification
 from gagar_mcore.rollout.concurrency import gather_all
 from gagar_mcore.tasks.room import open_room
 from gagar_mcore.tasks.task import Task
-from gagar_mcore.verify.patch import BASE, extract_patch
+from gagar_mcore.verify.patch import extract_patch
 from gagar_mcore.verify.verifier import Verifier
 from gagar_sandbox.types import Limits, SandboxLost, SandboxPool
 
@@ -63,7 +63,7 @@ class Solver:
         messages = [{"role": role, "content": text} for role, text in opening.items()]
         patch = ""
         try:
-            sandbox = await open_room(self.pool, task, self.limits, {BASE: task.repository})
+            sandbox = await open_room(self.pool, task, self.limits, {})
             try:
                 async with asyncio.timeout(min(self.deadline_s, task.agent_timeout_s)):
                     end = await self._turns(self.tools.open(sandbox, task), messages)

@@ -60,10 +60,12 @@ def load_task(directory: Path) -> Task:
     )
 
 
-def missing_parts(task: Task) -> list[str]:
-    """What the task lacks to be run here, each with its mend; empty for a complete task."""
+def missing_parts(task: Task, images: bool = False) -> list[str]:
+    """What the task lacks to be run here, each with its mend; empty for a complete task. images: sandboxes start from images."""
     missing = list(task.unsupported)
-    if not task.repository.is_dir():
+    if images and task.image is not None and not task.repository.exists():
+        pass
+    elif not task.repository.is_dir():
         image = f"; its image {task.image} has it, and sandboxes here start from no image" if task.image else ""
         missing.append(f"environment/app (put the repository there{image})")
     elif (task.repository / ".git").exists() and not (task.directory / HISTORY).is_file():
@@ -95,14 +97,14 @@ def task_directories(path: Path) -> list[Path]:
     return found
 
 
-def load_tasks(path: Path, runnable: bool = True) -> list[Task]:
-    """Every task of a folder, by name, or the one task that `path` is. With `runnable`, parts missing for a run are an error.
-    Raises TaskError, also for two tasks of one id."""
+def load_tasks(path: Path, runnable: bool = True, images: bool = False) -> list[Task]:
+    """Every task of a folder, by name, or the one task that `path` is. With `runnable`, parts missing for a run are an error,
+    see `missing_parts`. Raises TaskError, also for two tasks of one id."""
     tasks = [load_task(directory) for directory in task_directories(path)]
     if doubled := _doubled([task.id for task in tasks]):
         raise TaskError(f"{path}: two tasks have the id {doubled!r}; change metadata.task_id of one")
     for task in tasks if runnable else []:
-        if missing := missing_parts(task):
+        if missing := missing_parts(task, images):
             raise TaskError(f"{task.directory}: cannot be run, missing: {'; '.join(missing)}")
     return tasks
 

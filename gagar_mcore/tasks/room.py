@@ -5,7 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gagar_mcore.tasks.task import Task
-from gagar_sandbox.types import ExecResult, Limits, OnOutput, Sandbox, SandboxPool
+from gagar_mcore.verify.patch import BASE
+from gagar_mcore.verify.restore import NoRestore, copy_of_base
+from gagar_sandbox.types import ExecResult, Limits, OnOutput, Sandbox, SandboxLost, SandboxPool
+
+COPY_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,17 @@ class Furnished:
 
 
 async def open_room(pool: SandboxPool, task: Task, most: Limits, read_only: Mapping[str, Path]) -> Sandbox:
-    """A fresh sandbox with the task's repository, packages, resources and variables, and `read_only` beside.
-    Raises SandboxLost, SandboxUnavailable."""
-    sandbox = await pool.acquire(task.sandbox(most, read_only))
+    """A fresh sandbox with the task's repository, packages, resources and variables, `read_only` beside, and the untouched
+    repository where `extract_patch` looks for it. Raises SandboxLost, SandboxUnavailable."""
+    mounted = {BASE: task.repository} if task.repository.is_dir() else {}
+    sandbox = await pool.acquire(task.sandbox(most, {**mounted, **read_only}))
+    if not mounted and task.artifact is None:
+        try:
+            await copy_of_base(sandbox, task.workdir, COPY_S)
+        except NoRestore as error:
+            await sandbox.close()
+            raise SandboxLost(str(error)) from error
+        except BaseException:
+            await sandbox.close()
+            raise
     return Furnished(sandbox, task.environment) if task.environment else sandbox

@@ -30,21 +30,22 @@ async def heldout_tasks(section: TasksSection, directory: Path, pool: SandboxPoo
     return [replace(task, source=name) for name, tasks in found.items() for task in tasks]
 
 
-def check_sources(section: TasksSection) -> None:
-    """Raises TaskError where tasks that are loaded cannot be run, or too few are left to train on."""
+def check_sources(section: TasksSection, images: bool = False) -> None:
+    """Raises TaskError where tasks that are loaded cannot be run, or too few are left to train on. images: sandboxes start from
+    images."""
     for name, source in section.sources.items():
         if source.path is not None:
             try:
-                loaded_tasks(source)
+                loaded_tasks(source, images)
             except TaskError as error:
                 field = f"tasks.mix.{name}.path" if name else "tasks.path"
                 raise TaskError(f"{field}: {error}") from error
 
 
-def loaded_tasks(section: SourceSection) -> list[Problem]:
+def loaded_tasks(section: SourceSection, images: bool = True) -> list[Problem]:
     """Every task of `section.path`, by id. Raises TaskError."""
     path = Path(section.path or "")
-    found: Sequence[Problem] = load_questions(path) if section.source == "questions" else load_tasks(path)
+    found: Sequence[Problem] = load_questions(path) if section.source == "questions" else load_tasks(path, images=images)
     if section.heldout_count >= len(found):
         raise TaskError(f"{path}: tasks.heldout_count {section.heldout_count} leaves none of {len(found)} tasks to train on")
     return sorted(found, key=lambda task: task.id)

@@ -5,6 +5,7 @@ from gagar_mcore.tasks.task import Task
 from gagar_sandbox.types import Sandbox
 
 BASE = "/base"
+COPY = "/var/tmp/base"  # of an image's own files
 MAX_PATCH_BYTES = 1 << 20
 NO_PATCH = "no patch: "
 MOST_NAMED = 20
@@ -27,7 +28,8 @@ _UNCOMMITTED = r'git -c safe.directory="*" -c core.fsmonitor= status --porcelain
 
 
 async def extract_patch(sandbox: Sandbox, task: Task, timeout_s: float = 30.0) -> str:
-    """The difference between `BASE`, where the untouched repository must be mounted, and the workdir; "" where there is none.
+    """The difference between `BASE`, where the untouched repository must be mounted (`COPY`, where the task has none but its
+    image's), and the workdir; "" where there is none.
     Of a task with an artifact: what its `collect` commands leave there, after a line that begins with `LEFT_OUT` where edits
     were not committed.
 
@@ -36,7 +38,7 @@ async def extract_patch(sandbox: Sandbox, task: Task, timeout_s: float = 30.0) -
     nothing and its verification fails. Raises SandboxLost."""
     if task.artifact is not None:
         return await _collected(sandbox, task, task.artifact)
-    return await difference(sandbox, BASE, task.workdir, timeout_s)
+    return await difference(sandbox, BASE if task.repository.is_dir() else COPY, task.workdir, timeout_s)
 
 
 async def difference(sandbox: Sandbox, base: str, workdir: str, timeout_s: float) -> str:

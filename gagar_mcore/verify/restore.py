@@ -6,11 +6,11 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gagar_mcore.tasks.task import Task
+from gagar_mcore.verify.patch import COPY
 from gagar_sandbox.types import Sandbox
 
 GUARD = "/guard"
 INSIDE = Path(__file__).parent / "inside"
-COPY = "/var/tmp/base"
 MOST_NAMED = 50
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from gagar_mcore.records.types import Verification
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.integrity import Suspicion, suspect
-from gagar_mcore.verify.patch import BASE, GIT_ENVIRONMENT, NO_PATCH, difference, split_note
+from gagar_mcore.verify.patch import BASE, COPY, GIT_ENVIRONMENT, NO_PATCH, difference, split_note
 from gagar_mcore.verify.reading import read_report
 from gagar_mcore.verify.report import Report, ReportError, worse
-from gagar_mcore.verify.restore import COPY, GUARD, INSIDE, NoPython, NoRestore, copy_of_base, restore
+from gagar_mcore.verify.restore import GUARD, INSIDE, NoPython, NoRestore, copy_of_base, restore
 from gagar_sandbox.types import ExecResult, Limits, Sandbox, SandboxLost, SandboxPool
 
 TESTS = "/tests"

@@ -14,7 +14,6 @@ from gagar_mcore.agent.proxy.recorder import Recorder
 from gagar_mcore.agent.proxy.workspace import Workspace
 from gagar_mcore.tasks.room import open_room
 from gagar_mcore.tasks.task import Task
-from gagar_mcore.verify.patch import BASE
 from gagar_sandbox.types import Limits, Sandbox, SandboxPool, SandboxSpec
 
 ADAPTERS = "/adapters"  # in the sandbox of an agent that runs apart
@@ -41,7 +40,7 @@ async def open_rooms(
         for name in ("socket", "home"):
             (folder / name).mkdir()
         of_agent = {SOCKET_FOLDER: folder / "socket", **agent.mounts}
-        of_task = {BASE: task.repository, **({} if agent.apart else of_agent)}
+        of_task = {} if agent.apart else of_agent
         secret = secrets.token_urlsafe(32)
 
         worked_on = await open_room(pool, task, limits, of_task)
