@@ -19,7 +19,7 @@ def image_init(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The one program of the pod image, built from its sources."""
     target = tmp_path_factory.mktemp("image") / "gagar-init"
     build = subprocess.run(
-        ["make", "-s", "-C", str(SOURCES), "CFLAGS=-O1", f"TARGET={target}"],
+        ["make", "-s", "-C", str(SOURCES), "CFLAGS=-O0", f"TARGET={target}"],
         timeout=120,
         capture_output=True,
         text=True,

@@ -12,6 +12,7 @@ import re
 import sys
 import time
 import uuid
+from asyncio.subprocess import Process
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -82,6 +83,7 @@ class FakeCluster:
         self._events: list[Event] = []
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._execs: list[Process] = []
         self._runner: web.AppRunner | None = None
 
     # What a test does to the cluster.
@@ -134,6 +136,7 @@ class FakeCluster:
             await self._runner.cleanup()
             for containers in self.containers.values():
                 containers.remove()
+            await asyncio.gather(*(process.wait() for process in self._execs))
 
     async def _listen(self, port: int) -> None:
         app = web.Application(middlewares=[self._middleware], client_max_size=1 << 26)
@@ -144,7 +147,7 @@ class FakeCluster:
             app.router.add_get(path + "/{name}", self._get)
             app.router.add_delete(path + "/{name}", self._delete)
         app.router.add_get(pods + "/{name}/exec", self._exec)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.001)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port, reuse_address=True)
         await site.start()
@@ -268,6 +271,7 @@ class FakeCluster:
             return _status(500, "InternalError", f'container not found ("{container}")')
         cut = self.cut_execs.pop(0) if self.cut_execs else None
         process = await self.containers[name].exec(container, request.query.getall("command"))
+        self._execs = [*(other for other in self._execs if other.returncode is None), process]
         return await serve_exec(request, process, cut)
 
     async def _live(self, name: str) -> None:
