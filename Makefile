@@ -19,7 +19,7 @@ SMOKE_OUTPUT ?= runs/smoke
 SMOKE_ARGS ?=
 SMOKE_GPU_OUTPUT ?= runs/smoke-gpu
 
-.PHONY: smoke smoke-gpu deepspeed test test-packages test-layouts test-kills test-verl test-mcore019 test-sglang test-agents test-kube lint wheel clean
+.PHONY: smoke smoke-gpu deepspeed test test-hostile test-packages test-layouts test-kills test-verl test-mcore019 test-sglang test-agents test-kube lint wheel clean
 
 smoke: $(VENV)/.installed
 	@rm -rf "$(SMOKE_OUTPUT)"
@@ -64,6 +64,10 @@ test-agents: $(AGENTS)/.installed
 test-kube: $(VENV)/.installed-dev
 	@command -v etcd >/dev/null || apt-get install -y -q etcd-server || true
 	$(RUN) -m pytest -m kube tests/kubernetes
+
+# Attacks on the verification of patches, each prevented or detected.
+test-hostile: $(VENV)/.installed-dev
+	$(RUN) -m pytest -m hostile tests/hostile tests/verify
 
 # Tasks from the code and tests of packages of the index.
 test-packages: $(VENV)/.installed-dev

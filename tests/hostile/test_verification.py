@@ -13,6 +13,8 @@ from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.verifier import Verifier
 from gagar_sandbox import Limits, LocalPool, SandboxSpec
 
+pytestmark = pytest.mark.hostile
+
 LIMITS = Limits(memory_mb=512, processes=64)
 
 

@@ -13,6 +13,8 @@ from gagar_mcore.verify.patch import extract_patch
 from gagar_mcore.verify.verifier import Verifier
 from gagar_sandbox import Limits, LocalPool, Sandbox
 
+pytestmark = pytest.mark.hostile
+
 InSession = Callable[[Callable[[Sandbox], Any]], Any]
 WithPool = Callable[[Callable[[LocalPool], Any]], Any]
 
