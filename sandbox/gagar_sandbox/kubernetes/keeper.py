@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gagar_sandbox.inside.frames import pack
 from gagar_sandbox.kubernetes.call import Call
 from gagar_sandbox.kubernetes.live import LivePod
-from gagar_sandbox.kubernetes.manifest import BASE, INPUTS, KEEPER, KEPT, MAIN, SCRATCH, WORK, WRITABLE
+from gagar_sandbox.kubernetes.manifest import BASE, INPUTS, KEEPER, KEPT, SCRATCH, WORK, WRITABLE
 from gagar_sandbox.kubernetes.tree import EMPTY, Tree
 from gagar_sandbox.types import SandboxLost, SandboxSpec
 
@@ -60,7 +60,7 @@ async def snapshot(pod: LivePod) -> dict[str, str]:
 
 async def go_back(pod: LivePod, base: str, kept: dict[str, str] | None) -> None:
     """To what was kept, or to the base, of which `base` is the digest. Raises Mismatch, SandboxLost."""
-    await kill_all(pod)
+    await pod.kill_all(FILES_S)
     if kept is not None:
         await _all(pod, [Step(("copy", f"{KEPT}/{SNAPSHOT}-{n}", f"{SCRATCH}/{n}"), digest) for n, digest in kept.items()])
     else:
@@ -69,23 +69,13 @@ async def go_back(pod: LivePod, base: str, kept: dict[str, str] | None) -> None:
 
 async def clean(pod: LivePod, base: str) -> None:
     """Back to a pod that nobody has used: no process, no file but the base of its image. Raises Mismatch, SandboxLost."""
-    await kill_all(pod)
+    await pod.kill_all(FILES_S)
     steps = _wipes(SCRATCH, [WORK, *WRITABLE])
     steps += _wipes(INPUTS, [str(index) for index in range(len(pod.shape.mounts))])
     steps += _wipes(KEPT, [f"{SNAPSHOT}-{name}" for name in (WORK, *WRITABLE)])
     kept = f"{KEPT}/{BASE}"
     steps.append(Step(("sum", kept), base) if pod.shape.base_from_image else Step(("wipe", kept), EMPTY))
     await _all(pod, steps)
-
-
-async def kill_all(pod: LivePod) -> None:
-    request = pack(b"cancel", b"%d" % pod.next_id())
-
-    async def talk(conversation: Call) -> None:
-        await conversation.send(request)
-        await conversation.receive()
-
-    await pod.converse(MAIN, talk, timeout_s=FILES_S)
 
 
 def _wipes(root: str, names: Sequence[str]) -> list[Step]:

@@ -5,10 +5,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from gagar_sandbox.inside.frames import pack
 from gagar_sandbox.kubernetes.api import Api
 from gagar_sandbox.kubernetes.backoff import Backoff
 from gagar_sandbox.kubernetes.call import Call, CallFailed, CallLost, call
 from gagar_sandbox.kubernetes.errors import ApiError
+from gagar_sandbox.kubernetes.manifest import MAIN
 from gagar_sandbox.kubernetes.shape import Shape
 from gagar_sandbox.kubernetes.state import PodState
 from gagar_sandbox.kubernetes.watching import PodWatch
@@ -69,6 +71,20 @@ class LivePod:
                     failures += isinstance(error, CallFailed)
                     final = failures == FAILURES or (isinstance(error, ApiError) and not error.passing)
                     await self._bear(error, final, backoff)
+
+    async def cancel(self, identity: int, timeout_s: float) -> None:
+        """End that command, or have it never begin; nothing else is to run. Raises SandboxLost."""
+        request = pack(b"cancel", b"%d" % identity)
+
+        async def talk(conversation: Call) -> None:
+            await conversation.send(request)
+            await conversation.receive()
+
+        await self.converse(MAIN, talk, timeout_s=timeout_s)
+
+    async def kill_all(self, timeout_s: float) -> None:
+        """Every process that commands have left. Raises SandboxLost."""
+        await self.cancel(self.next_id(), timeout_s)
 
     async def _bear(self, error: Exception, final: bool, backoff: Backoff) -> None:
         """Raises SandboxLost where there is nothing left to hope for."""

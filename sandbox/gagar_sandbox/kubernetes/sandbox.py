@@ -76,7 +76,7 @@ class PodSandbox:
     async def snapshot(self) -> None:
         """See Sandbox.snapshot. What the owner may not read, he may from then on."""
         async with self._open():
-            await keeper.kill_all(self.pod)
+            await self.pod.kill_all(ANSWER_S)
             self._kept = await keeper.snapshot(self.pod)
 
     async def reset(self) -> None:
@@ -131,13 +131,7 @@ class PodSandbox:
 
     async def _stop(self, identity: int) -> None:
         """End the command, or else the sandbox."""
-        request = pack(b"cancel", b"%d" % identity)
-
-        async def talk(conversation: Call) -> None:
-            await conversation.send(request)
-            await conversation.receive()
-
-        stopping = asyncio.create_task(self.pod.converse(MAIN, talk, timeout_s=STOP_S))
+        stopping = asyncio.create_task(self.pod.cancel(identity, STOP_S))
         await asyncio.wait({stopping}, timeout=2 * STOP_S)
         if not stopping.done() or stopping.exception() is not None:
             stopping.cancel()
