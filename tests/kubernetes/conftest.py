@@ -30,7 +30,7 @@ def image_init(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="package")
 def certificates_read_once() -> Iterator[None]:
     """Every client reads the authorities that this machine trusts, which takes longer than most tests."""
     with pytest.MonkeyPatch.context() as patch:

@@ -1,6 +1,7 @@
 """Sandboxes in pods of the fake cluster: what every backend offers."""
 
 import asyncio
+import os
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,34 @@ def test_runs_in_the_workdir_and_leaves_the_base_alone(use, base):
 
     use(body)
     assert (base / "hello.txt").read_text() == "hello"
+
+
+def test_every_name_and_kind_of_file_comes_as_it_is(use, base):
+    odd = base / os.fsdecode(b"\xff \n'")
+    odd.write_bytes(b"odd")
+    (base / "empty").mkdir()
+    (base / "deep-").touch(0o600)  # sorts before what is in `deep`
+    (base / "to a folder").symlink_to("deep")
+    (base / "nowhere").symlink_to("/does/not/exist")
+    os.mkfifo(base / "pipe")
+
+    async def body(pool, cluster) -> None:
+        sandbox = await pool.acquire(SandboxSpec(base))
+        assert await sandbox.read(odd.name) == b"odd"
+        seen = await sandbox.exec(["find", ".", "-mindepth", "1", "-printf", "%y%m %P %l|"], timeout_s=30)
+        assert sorted(seen.stdout.split(b"|")[:-1]) == [
+            b"d755 deep ",
+            b"d755 empty ",
+            b"f555 deep/run.sh ",
+            b"f600 deep- ",
+            b"f644 hello.txt ",
+            b"f644 \xff \n' ",
+            b"l777 link deep/run.sh",
+            b"l777 nowhere /does/not/exist",
+            b"l777 to a folder deep",
+        ]
+
+    use(body)
 
 
 def test_environment_and_stdin(use, base):
