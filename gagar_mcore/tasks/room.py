@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.patch import BASE
-from gagar_mcore.verify.restore import NoRestore, copy_of_base
+from gagar_mcore.verify.restore import NotHere, copy_of_base
 from gagar_sandbox.types import ExecResult, Limits, OnOutput, Sandbox, SandboxLost, SandboxPool
 
 COPY_S = 300.0
@@ -64,7 +64,7 @@ async def open_room(pool: SandboxPool, task: Task, most: Limits, read_only: Mapp
     if not mounted and task.artifact is None:
         try:
             await copy_of_base(sandbox, task.workdir, COPY_S)
-        except NoRestore as error:
+        except NotHere as error:
             await sandbox.close()
             raise SandboxLost(str(error)) from error
         except BaseException:

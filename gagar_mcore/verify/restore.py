@@ -18,8 +18,8 @@ class NoRestore(RuntimeError):
     """What the patch changed could not be undone; the message says why."""
 
 
-class NoPython(NoRestore):
-    """The sandbox has none, whatever the patch."""
+class NotHere(RuntimeError):
+    """The sandbox lacks what restoring takes, whatever the patch."""
 
 
 class _Done(BaseModel):
@@ -29,18 +29,18 @@ class _Done(BaseModel):
 
 
 async def copy_of_base(sandbox: Sandbox, workdir: str, timeout_s: float) -> None:
-    """Of an image's own files, before anything of the policy is among them. Raises NoRestore, SandboxLost."""
+    """Of an image's own files, before anything of the policy is among them. Raises NotHere, SandboxLost."""
     result = await sandbox.exec(["cp", "-a", workdir, COPY], timeout_s=timeout_s)
     if result.exit_code != 0:
-        raise NoRestore(f"cannot copy {workdir}: {result.stderr[-300:].decode(errors='replace')}")
+        raise NotHere(f"cannot copy {workdir}: {result.stderr[-300:].decode(errors='replace')}")
 
 
 async def restore(sandbox: Sandbox, base: str, task: Task, timeout_s: float) -> tuple[str, ...]:
-    """What was restored and removed, to be shown. Raises NoRestore, NoPython, SandboxLost."""
+    """What was restored and removed, to be shown. Raises NoRestore, NotHere, SandboxLost."""
     command = ["python3", "-I", "-S", f"{GUARD}/restore.py", base, task.workdir, task.language]
     result = await sandbox.exec(command, timeout_s=timeout_s, output_limit=1 << 20)
     if result.outcome == "exited" and result.exit_code in (126, 127):
-        raise NoPython("python3 does not start in the sandbox; tests and settings are restored by it: put it into the image")
+        raise NotHere("python3 does not start in the sandbox; tests and settings are restored by it: put it into the image")
     try:
         done = _Done.model_validate_json(result.stdout)
     except ValidationError as error:

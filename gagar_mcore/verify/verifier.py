@@ -11,7 +11,7 @@ from gagar_mcore.verify.integrity import Suspicion, suspect
 from gagar_mcore.verify.patch import BASE, COPY, GIT_ENVIRONMENT, NO_PATCH, difference, split_note
 from gagar_mcore.verify.reading import read_report
 from gagar_mcore.verify.report import Report, ReportError, worse
-from gagar_mcore.verify.restore import GUARD, INSIDE, NoPython, NoRestore, copy_of_base, restore
+from gagar_mcore.verify.restore import GUARD, INSIDE, NoRestore, NotHere, copy_of_base, restore
 from gagar_sandbox.types import ExecResult, Limits, Sandbox, SandboxLost, SandboxPool
 
 TESTS = "/tests"
@@ -70,14 +70,15 @@ class Verifier:
 
     async def run_tests(self, task: Task, patch: str, shuffle: int | None = None) -> SuiteRun:
         """One run in a fresh sandbox, on the untouched repository where `patch` is "". Raises SandboxLost, SandboxUnavailable."""
-        if task.artifact is not None and patch:
-            refused, patch = await self._restored(task, patch)
-            if refused is not None:
-                return refused
+        notes: tuple[str, ...] = ()
+        if task.artifact is not None and patch.startswith("diff --git "):
+            restored = await self._restored(task, patch)
+            if isinstance(restored, SuiteRun):
+                return restored
+            patch, notes = restored
         spec = task.sandbox(self.limits, {TESTS: task.tests, **self._mounts(task)})
         sandbox = await self.pool.acquire(replace(spec, image=task.tests_image) if spec.image else spec)
         try:
-            notes: tuple[str, ...] = ()
             if task.artifact is not None:
                 await sandbox.write(task.artifact, patch.encode(errors="surrogateescape"))
             elif patch:
@@ -115,17 +116,16 @@ class Verifier:
     def _mounts(self, task: Task) -> Mapping[str, Path]:
         return {GUARD: INSIDE, **({BASE: task.repository} if task.repository.is_dir() else {})}
 
-    async def _restored(self, task: Task, patch: str) -> tuple[SuiteRun | None, str]:
-        """An artifact that is a patch, made anew from the tree that it leads to once tests and settings are the task's again."""
-        if not patch.startswith("diff --git "):
-            return None, patch
+    async def _restored(self, task: Task, patch: str) -> SuiteRun | tuple[str, tuple[str, ...]]:
+        """An artifact that is a patch, made anew from the tree that it leads to once tests and settings are the task's again, and
+        what was restored; or why that failed."""
         sandbox = await self.pool.acquire(task.sandbox(self.limits, self._mounts(task)))
         try:
             placed = await self._apply(sandbox, task, patch)
             if isinstance(placed, SuiteRun):
-                return placed, ""
+                return placed
             base = BASE if task.repository.is_dir() else COPY
-            return None, await difference(sandbox, base, task.workdir, self.timeout_s)
+            return await difference(sandbox, base, task.workdir, self.timeout_s), placed
         finally:
             await sandbox.close()
 
@@ -138,7 +138,7 @@ class Verifier:
             if (refused := await self._patch(sandbox, patch)) is not None:
                 return refused
             return await restore(sandbox, BASE if here else COPY, task, self.timeout_s)
-        except NoPython as error:
+        except NotHere as error:
             return SuiteRun(fault=str(error), patch_refused=True)
         except NoRestore as error:
             return SuiteRun(problem=str(error))

@@ -75,6 +75,7 @@ def test_tests_in_the_artifact_are_not_the_tasks(with_pool: WithPool, committed_
     script = "echo 'import sys' > sitecustomize.py; git add -N sitecustomize.py; " + mend() + COMMIT
     patch, verification = session(with_pool, committed_task, script)
     assert "sitecustomize.py" in patch and verification.reward == 1.0
+    assert "removed before the tests: 'sitecustomize.py'" in verification.output
 
 
 def test_the_whole_task_is_checked_and_run_by_command(
