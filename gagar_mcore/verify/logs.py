@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from gagar_mcore.records.types import TestStatus
-from gagar_mcore.verify.report import Report, ReportError
+from gagar_mcore.verify.report import Report, ReportError, joined
 
 DEADLINE_S = 60.0
 
@@ -25,7 +25,8 @@ _START, _END = ">>>>> Start Test Output", ">>>>> End Test Output"
 
 async def parse_log(log: str, parser: str, deadline_s: float = DEADLINE_S) -> Report:
     """`parser`: a repository that SWE-bench knows, or the name of one of its parsers. What stands between SWE-bench's marks
-    counts, or all where there are none. Raises ReportError, also for a log that takes longer than `deadline_s`."""
+    counts, or all where there are none. Of a test with several outcomes in a log of pytest's the worst counts. Raises
+    ReportError, also for a log that takes longer than `deadline_s`."""
     _, started, rest = log.partition(_START)
     between = rest.partition(_END)[0] if started else log
     process = await asyncio.create_subprocess_exec(
@@ -44,8 +45,8 @@ async def parse_log(log: str, parser: str, deadline_s: float = DEADLINE_S) -> Re
             await process.wait()
     if process.returncode != 0:
         raise ReportError((complaint.decode(errors="replace").strip().splitlines() or ["the parser failed"])[-1])
-    statuses: dict[str, str] = json.loads(out)
-    return Report({name: _STATUSES.get(status, "error") for name, status in statuses.items()})
+    readings: list[dict[str, str]] = json.loads(out)
+    return joined(Report({name: _STATUSES.get(status, "error") for name, status in one.items()}) for one in readings)
 
 
 def find_parser(name: str) -> Callable[[str, Any], dict[str, str]]:
@@ -89,7 +90,10 @@ def _main() -> None:
         parse = find_parser(sys.argv[1])
     except ValueError as error:
         sys.exit(str(error))
-    json.dump(parse(sys.stdin.buffer.read().decode(errors="replace"), None), sys.stdout)
+    lines = sys.stdin.buffer.read().decode(errors="replace").split("\n")
+    # These take the last outcome of a test, which whoever prints last decides; read backwards, it is the first.
+    orders = [lines, lines[::-1]] if parse.__name__.startswith("parse_log_pytest") else [lines]
+    json.dump([parse("\n".join(order), None) for order in orders], sys.stdout)
 
 
 if __name__ == "__main__":

@@ -123,6 +123,11 @@ def test_a_log_is_read_between_the_marks_by_the_repositorys_parser() -> None:
         asyncio.run(parse_log(log, "nobody/nothing"))
 
 
+def test_who_prints_last_in_a_log_of_pytest_decides_nothing() -> None:
+    forged = asyncio.run(parse_log("FAILED a::b - E\nPASSED c::d\n1 failed\nPASSED a::b\n", "pallets/flask"))
+    assert forged.tests == {"a::b": "failed", "c::d": "passed"}
+
+
 def test_a_log_that_takes_too_long_is_no_report() -> None:
     with pytest.raises(ReportError, match="could not be read in"):
         asyncio.run(parse_log("PASSED a::b", "pallets/flask", deadline_s=0.0))
