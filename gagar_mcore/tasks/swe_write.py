@@ -47,6 +47,7 @@ gpus = 0
 """
 _TEST = """\
 #!/bin/bash
+exec 2>&1
 if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi
 cd /testbed || exit 1
 {prepare}echo '>>>>> Start Test Output'

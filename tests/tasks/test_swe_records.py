@@ -97,7 +97,7 @@ def test_a_record_becomes_a_task_that_runs_and_is_read_by_swe_benchs_parser(tmp_
     script = (root / "tests/test.sh").read_text()
     assert script.count("pytest -rA tests/test_new.py\n") == 1, "JSON is data, not a test"
     (root / "tests/test.sh").write_text(
-        script.replace("pytest -rA", "python3 -B -m pytest -p no:cacheprovider -p no:xdist -rA tests/test_old.py")
+        script.replace("pytest -rA", "1>&2 python3 -B -m pytest -p no:cacheprovider -p no:xdist -rA tests/test_old.py")
     )
 
     async def check() -> str:
