@@ -94,4 +94,5 @@ def _tests(verification: Verification | None, limits: Limits) -> Markup:
         else None
     )
     title = element("h5", f"{passed} of {len(tests)} tests passed in {verification.seconds:.1f} s")
-    return join(title, element("ul", *rows, class_="tests"), output)
+    doubts = [element("p", f"suspicious: {clip(reason, limits.line)}", class_="cut") for reason in verification.suspicion]
+    return join(title, *doubts, element("ul", *rows, class_="tests"), output)

@@ -75,7 +75,7 @@ def read(layout) -> tuple[str, Page]:
 def publish_with(layout, word: str) -> None:
     """A run in which `word` stands wherever text from outside can stand."""
     turns = [Turn(0, word, word, word, False, "length", 9, 0.1), Turn(1, f"x {word}", "", f"y\n{word}", True, "stop", 1, 0.1)]
-    tests = Verification(1.0, {word: "passed", f"t::{word}": "failed"}, f"out\n{word}\n", 0.1)
+    tests = Verification(1.0, {word: "passed", f"t::{word}": "failed"}, f"out\n{word}\n", 0.1, suspicion=[word])
     patch = PATCH.replace("calc.py", f"calc{word}.py").replace("min(values)", word)
     group_id = "s000005-g0000"
     members = [trajectory(group_id, m, word, 1.0 - m, patch, turns=turns, verification=tests) for m in range(2)]
@@ -86,6 +86,13 @@ def publish_with(layout, word: str) -> None:
     grades = {members[0].id: Grade(5, 4, 3, 2, 1, 1, rewrite=True, citations=[f"patch:{word}:1", word])}
     group = replace(group, trajectory_ids=[m.id for m in members], verdict=Verdict(word, grades), credit=credit)
     publish(layout, group, members, instruction=f"do {word}")
+
+
+def test_it_says_why_a_report_of_tests_was_doubted(layout):
+    make_run(layout, steps=5)
+    publish_with(layout, "odd")
+    _, page = read(layout)
+    assert page.text.count("suspicious: odd") == 2
 
 
 def test_it_says_what_the_run_achieved(layout):
