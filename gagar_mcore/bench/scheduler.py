@@ -6,12 +6,13 @@ Engine, sandboxes and tests are stand-ins that wait for times of a long tail; th
 controller's. A session has 20 turns or `--turns`; about one in a hundred fails as the infrastructure does. There are a quarter
 more sessions than the `--live` slots that they take turns in. With `--sockets` the engine is a stand-in server in another
 process, spoken to over HTTP by the client and in the format of the SGLang engine, in real time. Each measurement is made in a
-fresh process.
+fresh process, with the allocator set as docs/scheduler.md advises for thousands of sessions.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ LIVE = (1_000, 10_000, 50_000)
 LIVE_ON_SOCKETS = (1_000,)
 MODULE = "gagar_mcore.bench.scheduler"
 DEADLINE_S = 3600.0
+ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=512"}
 FAULT = 1 / 2_100  # of a call: a session has 21
 COMMAND = "sed -n 1,12p src/parser.py"
 SIMULATED = {"turn": Latency(8.0, 1.0), "command": Latency(0.5, 1.5), "start": Latency(1.0, 0.5), "test": Latency(20.0, 1.0)}
@@ -67,7 +69,8 @@ def spoken(renderer: Renderer) -> list[int]:
 def _in_fresh_process(live: int, sockets: bool, turns: int) -> Measured:
     setting = json.dumps({"live": live, "sockets": sockets, "turns": turns})
     command = [sys.executable, "-m", MODULE, "--measure", setting]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    environment = ALLOCATOR | os.environ  # who sets it otherwise is measured so
+    result = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment)
     if result.returncode:
         raise SystemExit(f"{live} sessions: {result.stderr.strip()}")
     return Measured(**json.loads(result.stdout))
