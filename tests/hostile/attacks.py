@@ -112,6 +112,17 @@ for thing in gc.get_objects():
     if type(thing).__name__ == "PytestPluginManager":
         thing.register(type("Evil", (), {"pytest_collection_finish": staticmethod(pytest_collection_finish)}))
 """
+EMPTY_TESTS = """
+import sys, threading, time
+def empty():
+    for _ in range(10000):
+        module = sys.modules.get("tests.test_adding")
+        if hasattr(module, "test_same"):
+            module.test_add.__code__ = module.test_more.__code__ = {code}
+            return
+        time.sleep(0.0005)
+threading.Thread(target=empty, daemon=True).start()
+"""
 WRITE_EVERYWHERE = """
 import os
 for descriptor in range(3, 64):
@@ -229,6 +240,14 @@ ATTACKS = {
     "lets tests do nothing": Attack(candidate(PASS_ALWAYS), "_pytest.python.Function.runtest was replaced"),
     "lets tests do nothing, by their code": Attack(candidate(PASS_BY_CODE), "_pytest.python.Function.runtest was replaced"),
     "lets reports say passed": Attack(candidate(PASS_REPORTS), "a test of ours that must fail has passed"),
+    "empties the tests": Attack(candidate(EMPTY_TESTS.format(code="(lambda: None).__code__")), "is not the code of its file"),
+    "fills the tests with other code": Attack(
+        candidate(EMPTY_TESTS.format(code="threading.active_count.__code__")), "is not the code of its file"
+    ),
+    "fills the tests with other code, and signs it": Attack(
+        candidate(EMPTY_TESTS.format(code="(lambda: None).__code__.replace(co_filename=module.__file__)")),
+        "is not the code of its file",
+    ),
     "replaces unittest's assertions": Attack(
         candidate("import unittest\nunittest.TestCase.assertEqual = lambda *a: None"), "TestCase.assertEqual was replaced"
     ),

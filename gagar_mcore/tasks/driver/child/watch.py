@@ -16,6 +16,11 @@ import random
 import sys
 from types import FunctionType
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from codes import Codes  # type: ignore[import-not-found]
+
+sys.path.pop(0)
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +51,7 @@ def main() -> NoReturn:
         importlib.import_module(name)
     pytest = importlib.import_module("pytest")
     tell = teller(int(channel), key)
-    watch = make_plugin(pytest, tell, seed, source, canaries)
+    watch = make_plugin(pytest, tell, seed, source, suite, canaries)
     sys.path.append(source)
     found = [name for name in SETTINGS if os.path.isfile(f"{suite}/{name}")]
     settings = f"{suite}/{found[0]}" if found else os.devnull
@@ -95,11 +100,14 @@ def teller(channel: int, key: bytes) -> Callable[[dict[str, Any]], None]:
     return tell
 
 
-def make_plugin(pytest: Any, tell: Callable[[dict[str, Any]], None], seed: str, source: str, canaries: list[str]) -> Any:
+def make_plugin(
+    pytest: Any, tell: Callable[[dict[str, Any]], None], seed: str, source: str, suite: str, canaries: list[str]
+) -> Any:
     """The plugin of pytest that tells outcomes and what it sees being tampered with."""
     look = watcher()
     outcomes: dict[str, dict[str, Any]] = {}
     workdir = os.getcwd()
+    items: dict[str, Any] = {}
 
     class Watch:
         @pytest.hookimpl(trylast=True)
@@ -111,12 +119,19 @@ def make_plugin(pytest: Any, tell: Callable[[dict[str, Any]], None], seed: str, 
             items[:] = mixed(theirs, ours)
 
         def pytest_collection_finish(self, session: Any) -> None:
+            self.codes = Codes(suite, session.config)
+            items.update((item.nodeid, item) for item in session.items if str(item.path) not in canaries)
             seen(look(True), "collection")
             hooks(session.config.hook)
 
         def pytest_collectreport(self, report: Any) -> None:
             if report.failed:
                 tell({"id": f"{report.nodeid} (collection)", "status": "failed", "seconds": 0.0, "message": text_of(report)})
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_logstart(self, nodeid: str) -> None:
+            if nodeid in items and (name := self.codes.replaced(items[nodeid])) is not None:
+                tell({"evidence": f"{name} is not the code of its file, as seen before {nodeid}"})
 
         @pytest.hookimpl(tryfirst=True)
         def pytest_runtest_logreport(self, report: Any) -> None:
