@@ -1,5 +1,6 @@
 """`task.toml` and `tests/config.json` of the Harbor layout, schema 1.x: every field with its type."""
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -74,6 +75,13 @@ class McpServer(Part):
     headers: dict[str, str] = {}
 
 
+def _megabytes(name: str, text: str) -> int:
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([MG])B?", text.strip().upper())
+    if found is None:
+        raise ValueError(f"{name}: {text[:40]!r} is no size such as 512M or 2G")
+    return int(float(found[1]) * (1024 if found[2] == "G" else 1))
+
+
 class Environment(Networked):
     build_timeout_sec: Seconds = 600.0
     docker_image: Annotated[str, Field(min_length=1)] | None = None
@@ -90,6 +98,16 @@ class Environment(Networked):
     healthcheck: Healthcheck | None = None
     workdir: InsidePath | None = None
     allow_internet: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _old_sizes(cls, data: Any) -> Any:
+        """Schema 1.0 writes `memory = "2G"` for `memory_mb = 2048`, and `storage` so too."""
+        if not isinstance(data, dict):
+            return data
+        old = {name: data[name] for name in ("memory", "storage") if isinstance(data.get(name), str)}
+        sizes = {f"{name}_mb": _megabytes(name, text) for name, text in old.items()}
+        return {**sizes, **{name: value for name, value in data.items() if name not in old}}
 
 
 class Collect(Part):
@@ -134,7 +152,7 @@ class Artifact(Part):
 
 class TaskToml(Part):
     schema_version: Annotated[str, Field(pattern=r"^1\.\d+$")]
-    task: Package
+    task: Package | None = None
     metadata: Metadata = Metadata()
     verifier: Verifier = Verifier()
     agent: Agent = Agent()
@@ -144,6 +162,14 @@ class TaskToml(Part):
     source: str | None = None
     multi_step_reward_strategy: Literal["mean", "final"] | None = None
     steps: list[dict[str, Any]] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _old_version(cls, data: Any) -> Any:
+        """Schema 1.0 calls it `version`, and names no package."""
+        if isinstance(data, dict) and "version" in data and "schema_version" not in data:
+            return {"schema_version": data["version"], **{name: value for name, value in data.items() if name != "version"}}
+        return data
 
 
 class Grade(Part):

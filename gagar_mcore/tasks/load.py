@@ -110,7 +110,7 @@ def load_tasks(path: Path, runnable: bool = True, images: bool = False) -> list[
 
 
 def _task_id(toml: TaskToml, directory: Path) -> str:
-    name = toml.metadata.task_id or toml.task.name.rpartition("/")[2]
+    name = toml.metadata.task_id or (toml.task.name.rpartition("/")[2] if toml.task else directory.resolve().name)
     if not _ID.fullmatch(name):
         raise TaskError(f"{directory / 'task.toml'}: metadata.task_id: {name!r} must be letters, digits, '.', '_' and '-'")
     return name

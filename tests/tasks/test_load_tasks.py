@@ -138,6 +138,18 @@ def test_what_cannot_be_given_here_keeps_a_task_from_running(directory: Path, ol
     assert [line.split(" ")[0] for line in missing_parts(load_task(directory))] == [part]
 
 
+def test_a_task_of_schema_1_0_is_read(directory: Path) -> None:
+    (directory / "task.toml").write_text(
+        'version = "1.0"\n[metadata]\ndifficulty = "easy"\n[verifier]\ntimeout_sec = 120.0\n[agent]\ntimeout_sec = 300.0\n'
+        '[environment]\nbuild_timeout_sec = 600.0\ncpus = 1\nmemory = "1.5G"\nstorage = "512M"\n'
+    )
+    task = load_task(directory)
+    assert (task.id, task.memory_mb, task.disk_mb, task.warnings) == (directory.name, 1536, 512, ())
+    edit_toml('"1.5G"', '"much"')(directory)
+    with pytest.raises(TaskError, match=r"environment: .*memory: 'much' is no size"):
+        load_task(directory)
+
+
 def test_a_task_without_listed_tests_is_judged_by_its_reward_file(directory: Path) -> None:
     (directory / "tests/config.json").unlink()
     task = load_task(directory)
