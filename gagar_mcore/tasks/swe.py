@@ -70,6 +70,11 @@ class SweRecord(BaseModel):
         return [name for name in needed if not getattr(self, name)]
 
     @property
+    def workdir(self) -> str:
+        """Where its images have the repository."""
+        return "/app" if self.pro else "/testbed"
+
+    @property
     def container(self) -> str:
         """The image that the data set's makers publish for it."""
         if self.image:

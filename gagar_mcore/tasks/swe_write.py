@@ -38,7 +38,7 @@ timeout_sec = 5400.0
 
 [environment]
 docker_image = {image}
-workdir = "/testbed"
+workdir = {workdir}
 os = "linux"
 cpus = 2
 memory_mb = 8192
@@ -49,7 +49,7 @@ _TEST = """\
 #!/bin/bash
 exec 2>&1
 if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi
-cd /testbed || exit 1
+cd {workdir} || exit 1
 {prepare}echo '>>>>> Start Test Output'
 {command}
 code=$?
@@ -103,7 +103,8 @@ def write_swe_task(record: SweRecord, directory: Path) -> Path:
         (root / folder).mkdir(parents=True)
     name = f"swe/{record.instance_id}"
     quoted = {"name": name, "id": record.instance_id, "language": record.repo_language, "repository": record.repo}
-    toml = {key: json.dumps(value) for key, value in {**quoted, "image": record.container}.items()}
+    quoted |= {"image": record.container, "workdir": record.workdir}
+    toml = {key: json.dumps(value) for key, value in quoted.items()}
     (root / "task.toml").write_text(_TOML.format(**toml))
     (root / "instruction.md").write_text(record.problem_statement.strip() + "\n", encoding="utf-8")
     config = {
@@ -117,7 +118,9 @@ def write_swe_task(record: SweRecord, directory: Path) -> Path:
     if record.test_patch:
         (root / "tests" / "test.patch").write_text(record.test_patch, encoding="utf-8")
         prepare = "git apply --whitespace=nowarn /tests/test.patch || exit 1\n"
-    (root / "tests" / "test.sh").write_text(_TEST.format(prepare=prepare, command=how.command), encoding="utf-8")
+    (root / "tests" / "test.sh").write_text(
+        _TEST.format(workdir=record.workdir, prepare=prepare, command=how.command), encoding="utf-8"
+    )
     (root / "tests" / "test.sh").chmod(0o755)
     (root / "solution" / "fix.patch").write_text(solution, encoding="utf-8")
     return root

@@ -140,6 +140,7 @@ def test_tests_of_pro_run_by_their_files(tmp_path: Path) -> None:
     python = {**go, "instance_id": "py", "repo_language": "python", "selected_test_files_to_run": ["tests/test_a.py"]}
     records = read_records(stored(tmp_path / "r.json", go, js, python))
     assert directives(records[0]).command == "go test -v ./lib" and directives(records[0]).parser == "parse_log_gotest"
+    assert load_task(write_swe_task(records[2], tmp_path)).workdir == "/app"
     assert directives(records[2]).command.endswith("pytest -rA --tb=no -p no:cacheprovider tests/test_a.py")
     with pytest.raises(TaskError, match="tests in js are run by a script"):
         directives(records[1])
