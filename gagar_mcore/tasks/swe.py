@@ -50,7 +50,6 @@ class SweRecord(BaseModel):
     pass_to_pass: Annotated[Names, Field(validation_alias=AliasChoices("PASS_TO_PASS", "pass_to_pass"))] = []
     selected_test_files_to_run: Names = []
     repo_language: str = "python"
-    before_repo_set_cmd: str = ""
     image: Annotated[str, Field(validation_alias=AliasChoices("image_name", "sandbox_image", "docker_image", "image"))] = ""
     dockerhub_tag: str = ""
 
