@@ -28,7 +28,9 @@ class Codes:
         function, module = getattr(item, "function", None), getattr(item, "module", None)
         if function is not None and not self._honest(function):
             return str(item.name)
-        for name, value in list(vars(module).items()) if module is not None else ():
+        if module is None:
+            return None
+        for name, value in list(vars(module).items()):
             if isinstance(value, FunctionType) and value.__module__ == module.__name__ and not self._honest(value):
                 return name
         return None
