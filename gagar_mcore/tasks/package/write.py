@@ -91,7 +91,7 @@ def write_pristine(package: Package, root: Path, python: str, timeout_s: float) 
     for name in filter(None, (package.settings, "conftest.py")):
         if (package.root / name).is_file():
             shutil.copyfile(package.root / name, tests / "suite" / name)
-    for name in ("run_pytest.py", "confine.py", "child/watch.py", "child/codes.py"):
+    for name in ("run_pytest.py", "confine.py", *(f"child/{path.name}" for path in sorted((_DRIVER / "child").glob("*.py")))):
         shutil.copyfile(_DRIVER / name, tests / name)
     script(tests / "test.sh", _TEST.format(source_root=package.source_root))
     path = f"/opt/site-packages:/app/{package.source_root}".rstrip("/")
