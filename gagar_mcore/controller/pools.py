@@ -3,9 +3,11 @@
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator
+import secrets
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gagar_mcore.config.recipe import Recipe
@@ -28,35 +30,42 @@ def session_slots(recipe: Recipe) -> int:
     return recipe.sandbox.concurrency or max(at_work, recipe.train.eval_samples)
 
 
+def _silent(text: str) -> None:
+    pass
+
+
 @asynccontextmanager
-async def open_pools(recipe: Recipe) -> AsyncIterator[Pools]:
-    """Raises SandboxUnavailable."""
+async def open_pools(recipe: Recipe, *, locked: bool = False, message: Callable[[str], None] = _silent) -> AsyncIterator[Pools]:
+    """locked: the run's directory is ours alone, so that pods of its name were left by an earlier process of ours and go.
+    message: told what became of the pods. Raises SandboxUnavailable."""
     sessions = session_slots(recipe) * (2 if recipe.agent.apart else 1)
-    if recipe.sandbox.kubernetes is None:
+    section = recipe.sandbox.kubernetes
+    if section is None:
         pools = Pools(LocalPool(sessions), LocalPool(recipe.verify.concurrency))
-    else:
-        tests = recipe.verify.concurrency or sessions
-        section = recipe.sandbox.kubernetes
-        claims = recipe.sandbox.backend == "agent-sandbox"
-        opened = await _on_cluster(section, run_label(recipe, "sessions"), sessions, claims)
         try:
-            pools = Pools(opened, await _on_cluster(section, run_label(recipe, "tests"), tests, claims))
-        except BaseException:
-            await opened.close()
-            raise
-    try:
-        yield pools
-    finally:
-        await asyncio.gather(pools.sessions.close(), pools.tests.close())
+            yield pools
+        finally:
+            await asyncio.gather(pools.sessions.close(), pools.tests.close())
+        return
+    name = run_name(recipe) if locked else f"{run_name(recipe)}-{secrets.token_hex(3)}"
+    on_cluster = partial(_on_cluster, section, recipe.sandbox.backend == "agent-sandbox", message)
+    async with (
+        on_cluster(f"{name}-sessions", sessions) as own,
+        on_cluster(f"{name}-tests", recipe.verify.concurrency or sessions) as tests,
+    ):
+        yield Pools(own, tests)
 
 
-def run_label(recipe: Recipe, purpose: str) -> str:
+def run_name(recipe: Recipe) -> str:
     """The same whenever this run is resumed, and another for every other output."""
-    name = re.sub(r"[^a-z0-9]+", "-", recipe.name.lower()).strip("-")[:30] or "run"
-    return f"{name}-{hashlib.sha256(str(Path(recipe.output).resolve()).encode()).hexdigest()[:10]}-{purpose}"
+    name = re.sub(r"[^a-z0-9]+", "-", recipe.name.lower())[:24].strip("-") or "run"
+    return f"{name}-{hashlib.sha256(str(Path(recipe.output).resolve()).encode()).hexdigest()[:10]}"
 
 
-async def _on_cluster(section: KubernetesSection, run: str, concurrency: int, claims: bool) -> SandboxPool:
+@asynccontextmanager
+async def _on_cluster(
+    section: KubernetesSection, claims: bool, message: Callable[[str], None], run: str, concurrency: int
+) -> AsyncIterator[SandboxPool]:
     try:
         from gagar_sandbox import agent_sandbox, kubernetes
     except ModuleNotFoundError as error:
@@ -64,4 +73,9 @@ async def _on_cluster(section: KubernetesSection, run: str, concurrency: int, cl
     pods = kubernetes.PodSettings(**section.fields_of(kubernetes.PodSettings), run=run)
     settings = kubernetes.PoolSettings(**section.fields_of(kubernetes.PoolSettings), concurrency=concurrency)
     cluster = await kubernetes.configuration(section.kubeconfig, section.context)
-    return await (agent_sandbox if claims else kubernetes).open_pool(pods, settings, cluster)
+    pool = await (agent_sandbox if claims else kubernetes).open_pool(pods, settings, cluster)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+        message(f"pods of {run}: {pool.summary}")

@@ -162,7 +162,7 @@ async def start_rollout(
     recipe, layout = run.recipe, run.layout
     weights = layout.weights(0)
     async with AsyncExitStack() as stack:
-        pools = await stack.enter_async_context(open_pools(recipe))
+        pools = await stack.enter_async_context(open_pools(recipe, locked=True, message=message))
         message("preparing tasks")
         training = await training_tasks(recipe.tasks, layout.root / "tasks", pools.tests, run.epoch.number)
         heldout = await heldout_tasks(recipe.tasks, layout.root / "tasks", pools.tests, run.epoch.number)

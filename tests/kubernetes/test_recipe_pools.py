@@ -1,6 +1,7 @@
 """What a run does with sandboxes, with pods that its recipe asks for."""
 
 import asyncio
+import re
 
 import pytest
 from fake_api import FakeCluster
@@ -29,10 +30,12 @@ def recipe_of(tmp_path, address):
 def test_a_session_and_its_verification(tmp_path, image_init):
     task = load_task(write_task(generate_task(5, 3), tmp_path / "tasks"))
 
+    told: list[str] = []
+
     async def main() -> None:
         cluster = FakeCluster(tmp_path / "pods", image_init)
         async with cluster.serve() as address:
-            async with open_pools(recipe_of(tmp_path, address)) as pools:
+            async with open_pools(recipe_of(tmp_path, address), locked=True, message=told.append) as pools:
                 spec = SandboxSpec(task.repository, task.workdir, {BASE: task.repository}, Limits())
                 sandbox = await pools.sessions.acquire(spec)
                 fix = (task.directory / "solution" / "fix.patch").read_bytes()
@@ -44,6 +47,8 @@ def test_a_session_and_its_verification(tmp_path, image_init):
                 runs = {pod["metadata"]["labels"]["gagar.dev/run"] for pod in cluster.pods().values()}
                 assert {run.rpartition("-")[2] for run in runs} == {"sessions", "tests"}
             assert cluster.pods() == {}
+            for line, purpose in zip(told, ("tests", "sessions"), strict=True):
+                assert re.fullmatch(rf"pods of tiny-.*-{purpose}: [12] started, \d+ writes, 0 requests tried again", line)
 
     asyncio.run(main())
 

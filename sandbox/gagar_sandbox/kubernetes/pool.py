@@ -43,6 +43,12 @@ class KubernetesPool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
+    @property
+    def summary(self) -> str:
+        """What became of the pods, and what it took of the API server, in one line."""
+        told = [f"{count} {what}" for what, count in self.counts.items() if count]
+        return ", ".join([*told, f"{self.api.writes} writes", f"{self.api.retries.total()} requests tried again"])
+
     async def start(self) -> None:
         """Remove what an earlier process of this run left. Raises SandboxUnavailable where the cluster refuses us."""
         try:
