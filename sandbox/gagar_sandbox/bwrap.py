@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from gagar_sandbox.host import Host
@@ -18,15 +17,6 @@ ETC_SHARED = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "loca
 ETC_OWN = ("passwd", "group", "hosts")
 WRITABLE = {"/tmp": "tmp", "/var/tmp": "var-tmp", "/logs": "logs", "/dev/shm": "shm"}
 TAKEN = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
-
-
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """All that a sandbox can write: a tmpfs of `size` bytes. The base is its lower layer (`overlay`), or is copied onto it
-    after the start."""
-
-    size: int
-    overlay: bool
 
 
 def check_spec(spec: SandboxSpec) -> None:
@@ -58,37 +48,57 @@ def check_mounts(mounts: Mapping[str, Path]) -> None:
             raise FileNotFoundError(f"read_only path {outside} does not exist")
 
 
-def command(host: Host, spec: SandboxSpec, disk: Disk, info_fd: int, filter_fd: int | None) -> list[str]:
-    """The whole command line, PID 1 included. bwrap writes a JSON object with `child-pid` to `info_fd`, and reads the program
-    of the system call filter from `filter_fd`."""
+def command(host: Host, spec: SandboxSpec, image: Path | None) -> list[str]:
+    """The command line of a template: a system of which nothing can be written, and the program that sandboxes are forked from.
+    It keeps the host's processes and network, which nothing but that program sees."""
+    static, _ = _mounts(spec)
     return [
-        *_outer(host, disk),
-        *(str(host.bwrap), "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
-        *("--unshare-cgroup-try", "--disable-userns", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
-        # Not --die-with-parent: a bwrap killed before it has set up its child leaves that waiting for ever. PID 1 ends with its
-        # input, which the kernel ends with the controller. Not --new-session: Process makes one for all of this.
-        *("--as-pid-1", "--clearenv", "--cap-drop", "ALL"),
-        *(() if filter_fd is None else ("--seccomp", str(filter_fd))),
-        *("--info-fd", str(info_fd), "--bind", str(host.hold / "root"), "/"),
-        # Read-only, for to the kernel a sandbox that root started owns /proc/sys.
-        *("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"),
+        # Not --die-with-parent: a bwrap killed before it has set up its child leaves that waiting for ever. The program ends with
+        # its input, which the kernel ends with the controller. Not --new-session: the process has one.
+        *(str(host.bwrap), "--unshare-user", "--unshare-ipc", "--unshare-uts", "--clearenv", "--tmpfs", "/"),
+        *("--bind", "/proc", "/proc", "--dev", "/dev"),
         *_system(host.inside),
         *_interpreter(host.inside),
-        *_writable(host, spec, disk),
-        *(word for at, outside in sorted(spec.read_only.items()) for word in ("--ro-bind", str(outside.resolve()), at)),
-        *("--remount-ro", "/dev", "--remount-ro", "/"),
-        *("--chdir", spec.workdir, "--", PYTHON, "-I", "-S", "-c"),
-        f"import sys; sys.path.insert(0, {HOME!r}); from inside.main import main; main()",
+        *_folders(spec, image),
+        *(word for at, outside in static for word in ("--ro-bind", str(outside.resolve()), at)),
+        *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--", PYTHON, "-I", "-S", "-c"),
+        f"import sys; sys.path.insert(0, {HOME!r}); from inside.template import serve; serve()",
     ]
 
 
-def _outer(host: Host, disk: Disk) -> Iterator[str]:
-    """An outer bwrap that makes the tmpfs and runs the inner one: the disk of bwrap's own --tmp-overlay has no limit."""
-    yield from (str(host.bwrap), "--unshare-user", "--dev-bind", "/", "/")
-    yield from ("--size", str(disk.size), "--tmpfs", str(host.hold))
-    for name in ("root", "upper", "work", *WRITABLE.values()):
-        yield from ("--perms", "1777" if name in WRITABLE.values() else "0755", "--dir", str(host.hold / name))
-    yield "--"
+def request(spec: SandboxSpec, image: Path | None, rlimits: Mapping[int, int], syscall_filter: bytes) -> list[bytes]:
+    """What PID 1 is told to build, see inside/main.py."""
+    places = [("root", "/", f"{HOME}/image")] if image else []
+    if spec.base:
+        places.append(("base", spec.workdir, BASE))
+    places += [(name, at, "") for at, name in WRITABLE.items()]
+    mounts = [at for at, _ in (sorted(spec.read_only.items()) if image else _mounts(spec)[1])]
+    sources = [(f"{HOME}/mounts/{number}", at) for number, at in enumerate(mounts)]
+    limits = [(str(kind), str(value)) for kind, value in rlimits.items()]
+    rows = (b"\0".join(os.fsencode(word) for row in table for word in row) for table in (places, sources, limits))
+    return [b"go", b"1" if image else b"0", os.fsencode(spec.workdir), *rows, syscall_filter]
+
+
+def _mounts(spec: SandboxSpec) -> tuple[list[tuple[str, Path]], list[tuple[str, Path]]]:
+    """Those of `read_only` that lie in the system, and those that lie in what can be written."""
+    writable = [PurePosixPath(path) for path in (spec.workdir, *WRITABLE)]
+    inside: list[tuple[str, Path]] = []
+    static: list[tuple[str, Path]] = []
+    for at, outside in sorted(spec.read_only.items()):
+        (inside if any(PurePosixPath(at).is_relative_to(path) for path in writable) else static).append((at, outside))
+    return static, inside
+
+
+def _folders(spec: SandboxSpec, image: Path | None) -> Iterator[str]:
+    """What each sandbox takes its files from, and where it mounts them."""
+    for at in (f"{HOME}/disks", f"{HOME}/root", *WRITABLE, spec.workdir):
+        yield from ("--dir", at)
+    if spec.base:
+        yield from ("--ro-bind", str(spec.base.resolve()), BASE)
+    if image:
+        yield from ("--ro-bind", str(image), f"{HOME}/image")
+    for number, (_, outside) in enumerate(sorted(spec.read_only.items()) if image else _mounts(spec)[1]):
+        yield from ("--ro-bind", str(outside.resolve()), f"{HOME}/mounts/{number}")
 
 
 def _system(inside: Path) -> Iterator[str]:
@@ -114,13 +124,3 @@ def _interpreter(inside: Path) -> Iterator[str]:
     for name in ("python", "python3"):
         yield from ("--symlink", executable, f"{HOME}/bin/{name}")
     yield from ("--ro-bind", str(inside), f"{HOME}/inside")
-
-
-def _writable(host: Host, spec: SandboxSpec, disk: Disk) -> Iterator[str]:
-    for path, name in WRITABLE.items():
-        yield from ("--bind", str(host.hold / name), path)
-    base = str(base_of(spec).resolve())
-    if disk.overlay:
-        yield from ("--overlay-src", base, "--overlay", str(host.hold / "upper"), str(host.hold / "work"), spec.workdir)
-    else:
-        yield from ("--ro-bind", base, BASE, "--bind", str(host.hold / "upper"), spec.workdir)

@@ -50,15 +50,15 @@ async def _try() -> list[Check]:
     return [
         Check("namespaces", True, "a sandbox starts"),
         Check("python inside", python.exit_code == 0, (python.stdout or python.stderr).decode(errors="replace").strip()),
-        _overlay(pool),
+        overlay_check(pool),
         _limits(pool),
     ]
 
 
-def _overlay(pool: LocalPool) -> Check:
+def overlay_check(pool: LocalPool) -> Check:
     if pool.overlays:
         return Check("overlay mounts", True, "files are seen copy-on-write", needed=False)
-    mend = "needs bubblewrap 0.11 or newer and Linux 5.11 or newer"
+    mend = "needs Linux 5.11 or newer, and a file system that can lie under an overlay"
     return Check("overlay mounts", False, "refused: each sandbox copies its files", mend, needed=False)
 
 

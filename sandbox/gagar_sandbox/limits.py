@@ -1,4 +1,4 @@
-"""Per-process limits of a sandbox, set from outside on its PID 1, from which every command inherits them."""
+"""Per-process limits of a sandbox, set on its PID 1, from which every command inherits them."""
 
 import contextlib
 import os
@@ -12,21 +12,19 @@ OPEN_FILES = 1024
 RESERVED_MB = 1024
 
 
-def set_rlimits(pid: int, limits: Limits, *, address_space: bool) -> None:
-    """`address_space` limits that of each process: needed only where no cgroup bounds what they use together.
-    The number of processes counts in the sandbox's own user namespace; the kernel ignores it for a sandbox of root's."""
+def rlimits(limits: Limits, *, address_space: bool) -> dict[int, int]:
+    """The most of each resource. `address_space` limits that of each process: needed only where no cgroup bounds what they use
+    together. Processes count in the sandbox's own user namespace, PID 1 and the keeper among them; the kernel does not count
+    those of root."""
     wanted = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NOFILE: OPEN_FILES,
         resource.RLIMIT_FSIZE: limits.file_size_mb * MIB,
-        resource.RLIMIT_NPROC: limits.processes + 1,
+        resource.RLIMIT_NPROC: limits.processes + 2,
     }
     if address_space:
         wanted[resource.RLIMIT_AS] = (limits.memory_mb + RESERVED_MB) * MIB
-    for kind, value in wanted.items():
-        _, most = resource.prlimit(pid, kind)
-        bound = value if most == resource.RLIM_INFINITY else min(value, most)
-        resource.prlimit(pid, kind, (bound, bound))
+    return wanted
 
 
 def put_first(pid: int) -> None:

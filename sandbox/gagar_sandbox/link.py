@@ -1,15 +1,14 @@
 """The host's end of the conversation with a sandbox's PID 1. Nothing that comes from inside is trusted."""
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import Sequence
 
 from gagar_sandbox.inside.frames import pack, unpack
 from gagar_sandbox.process import Process
-from gagar_sandbox.types import SandboxLost
+from gagar_sandbox.types import OnOutput, SandboxLost
 
 STOP_S = 10.0
+PART_BYTES = 1 << 17
 
 
 class Link:
@@ -22,27 +21,27 @@ class Link:
         self._turn = asyncio.Lock()
 
     @classmethod
-    async def open(cls, words: Sequence[str], inherited: Sequence[int]) -> "Link":
-        """Start the process; see Process."""
-        ours, theirs = socket.socketpair()
-        with theirs, contextlib.ExitStack() as on_failure:
-            on_failure.callback(ours.close)
-            reader, writer = await asyncio.open_connection(sock=ours)
-            on_failure.callback(writer.close)
-            link = cls(Process(words, theirs, inherited), reader, writer)  # last, so that nothing can leave it without an owner
-            on_failure.pop_all()
-            return link
+    async def open(cls, socket: socket.socket, process: Process) -> "Link":
+        """Over a socket whose other end the process has; owns both."""
+        reader, writer = await asyncio.open_connection(sock=socket)
+        return cls(process, reader, writer)
 
-    async def call(self, *request: bytes, reply_bytes: int, timeout_s: float) -> list[bytes]:
-        """Send one request and return the reply's fields. Cancelled, it stops what runs inside before it lets go."""
+    @property
+    def turn(self) -> asyncio.Lock:
+        """Held while a request is answered."""
+        return self._turn
+
+    async def call(self, *request: bytes, reply_bytes: int, timeout_s: float, on_output: OnOutput | None = None) -> list[bytes]:
+        """Send one request and return the reply's fields. Cancelled, it stops what runs inside before it lets go. `on_output` is
+        given what comes before the reply; without it nothing may."""
         async with self._turn:
             if self._writer.is_closing():
                 raise SandboxLost("the sandbox is closed")
             self._writer.write(pack(*request))
-            return await self.reply(reply_bytes, timeout_s)
+            return await self.reply(reply_bytes, timeout_s, on_output)
 
-    async def reply(self, reply_bytes: int, timeout_s: float) -> list[bytes]:
-        receiving = asyncio.create_task(self._receive(reply_bytes))
+    async def reply(self, reply_bytes: int, timeout_s: float, on_output: OnOutput | None = None) -> list[bytes]:
+        receiving = asyncio.create_task(self._receive_all(reply_bytes, on_output))
         try:
             return await asyncio.wait_for(asyncio.shield(receiving), timeout_s)
         except TimeoutError as error:
@@ -69,22 +68,23 @@ class Link:
         self._process.kill()
         self._writer.close()
 
-    async def complaint(self) -> str:
-        """What the process said before it ended or was killed."""
-        self.kill()
-        await self._process.wait(STOP_S)
-        return self._process.said
-
     async def close(self) -> None:
-        """End of input ends PID 1, and the kernel everything else inside. What does not go is killed.
-        Raises SandboxLost where even that does not help."""
-        self._writer.close()
-        try:
-            ended = await self._process.wait(STOP_S)
-        finally:
-            self._process.kill()
-        if not ended and not await self._process.wait(STOP_S):
+        """Kill the process and wait for its end. Raises SandboxLost where that does not come."""
+        self.kill()
+        if not await self._process.wait(STOP_S):
             raise SandboxLost("a killed sandbox has not ended")
+
+    async def _receive_all(self, limit: int, on_output: OnOutput | None) -> list[bytes]:
+        if on_output is None:
+            return await self._receive(limit)
+        while True:
+            match await self._receive(max(limit, PART_BYTES)):
+                case [b"stdout", data]:
+                    on_output("stdout", data)
+                case [b"stderr", data]:
+                    on_output("stderr", data)
+                case reply:
+                    return reply
 
     async def _receive(self, limit: int) -> list[bytes]:
         size = int.from_bytes(await self._reader.readexactly(4), "big")

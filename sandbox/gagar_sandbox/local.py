@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import cast, get_args
 
 from gagar_sandbox.bwrap import HOME, MIB
-from gagar_sandbox.cgroup import Leaf
-from gagar_sandbox.link import Link
+from gagar_sandbox.cell import Cell
 from gagar_sandbox.types import ExecResult, Limits, OnOutput, Outcome, SandboxLost
 
 ANSWER_S = 60.0
@@ -22,10 +21,9 @@ ENVIRONMENT = {"PATH": f"{HOME}/bin:/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp
 class LocalSandbox:
     """Made by LocalPool.acquire. Calls run one after the other; a cancelled one stops what it started inside."""
 
-    def __init__(self, link: Link, limits: Limits, leaf: Leaf | None, on_close: Callable[["LocalSandbox"], None]) -> None:
-        self._link = link
+    def __init__(self, cell: Cell, limits: Limits, on_close: Callable[["LocalSandbox"], None]) -> None:
+        self._cell = cell
         self._limits = limits
-        self._leaf = leaf
         self._oom_kills = 0
         self._on_close = on_close
         self._closing: asyncio.Task[None] | None = None
@@ -43,18 +41,16 @@ class LocalSandbox:
         """See Sandbox.exec. A command that does not exist exits with 127. Of output beyond `output_limit` bytes, for stdout
         and stderr each, head and tail are kept around a line that says how much was cut.
         Raises ValueError where the command is empty or holds a NUL, OSError where stdin is longer than the largest file."""
-        if on_output is not None:
-            raise NotImplementedError("on_output: the local backend does not stream output")
         variables = [f"{name}={value}" for name, value in (ENVIRONMENT | dict(env or {})).items()]
         if not command or not command[0] or any("\0" in word for word in (*command, *variables)):
             raise ValueError(f"cannot run {list(command)!r}: a command needs a name, and no NUL in its words or environment")
         self._check_size(len(stdin), "stdin")
         started = time.monotonic()
-        request = [str(timeout_s).encode(), str(output_limit).encode(), _list(command), _list(variables), stdin]
+        bounds = [str(timeout_s).encode(), str(output_limit).encode(), b"1" if on_output else b"0"]
+        request = [b"exec", *bounds, _list(command), _list(variables), stdin]
+        most, timeout_s = 2 * output_limit + OVERHEAD_BYTES, timeout_s + ANSWER_S
         try:
-            reply = await self._link.call(
-                b"exec", *request, reply_bytes=2 * output_limit + OVERHEAD_BYTES, timeout_s=timeout_s + ANSWER_S
-            )
+            reply = await self._cell.link.call(*request, reply_bytes=most, timeout_s=timeout_s, on_output=on_output)
             result = self._result(reply, time.monotonic() - started)
         except SandboxLost:
             if not self._ran_out_of_memory():
@@ -72,10 +68,12 @@ class LocalSandbox:
         await self._file(path, b"write", os.fsencode(path), data, reply_bytes=0)
 
     async def snapshot(self) -> None:
-        raise NotImplementedError("snapshot: the local backend keeps none")
+        """See Sandbox.snapshot. Where files are seen under an overlay it copies nothing."""
+        await self._cell.snapshot()
 
     async def reset(self) -> None:
-        raise NotImplementedError("reset: the local backend has none; acquire a fresh sandbox")
+        """See Sandbox.reset. Waits for a running call to end. A sandbox that was lost lives again."""
+        await self._cell.reset()
 
     async def close(self) -> None:
         """See Sandbox.close. Cancelled, it goes on by itself."""
@@ -85,19 +83,19 @@ class LocalSandbox:
 
     async def _close(self) -> None:
         try:
-            await discard(self._link, self._leaf)
+            await self._cell.close()
         finally:
             self._on_close(self)
 
     async def _file(self, path: str, *request: bytes, reply_bytes: int) -> bytes:
         if not path or "\0" in path:
             raise ValueError(f"{path!r} is no path")
-        match await self._link.call(*request, reply_bytes=reply_bytes + OVERHEAD_BYTES, timeout_s=ANSWER_S):
+        match await self._cell.link.call(*request, reply_bytes=reply_bytes + OVERHEAD_BYTES, timeout_s=ANSWER_S):
             case [b"ok", data] if len(data) <= reply_bytes:
                 return data
             case [b"error", code, reason] if re.fullmatch(rb"[0-9]{1,4}", code):
                 raise OSError(int(code), reason.decode(errors="replace"), path)
-        raise self._link.nonsense("a file request")
+        raise self._cell.link.nonsense("a file request")
 
     def _result(self, reply: list[bytes], seconds: float) -> ExecResult:
         match reply:
@@ -105,24 +103,18 @@ class LocalSandbox:
                 if re.fullmatch(rb"[0-9]{1,3}", code) and truncated in (b"0", b"1"):
                     name = cast(Outcome, outcome.decode())
                     return ExecResult(name, int(code), stdout, stderr, truncated == b"1", seconds)
-        raise self._link.nonsense("a command")
+        raise self._cell.link.nonsense("a command")
 
     def _ran_out_of_memory(self) -> bool:
         """Whether the kernel has killed something here for want of memory since this was last asked."""
-        if self._leaf is None:
+        if self._cell.leaf is None:
             return False
-        before, self._oom_kills = self._oom_kills, self._leaf.oom_kills()
+        before, self._oom_kills = self._oom_kills, self._cell.leaf.oom_kills()
         return self._oom_kills > before
 
     def _check_size(self, size: int, name: str) -> None:
         if size > self._limits.file_size_mb * MIB:
             raise OSError(errno.EFBIG, f"larger than file_size_mb, {self._limits.file_size_mb} MB", name)
-
-
-async def discard(link: Link, leaf: Leaf | None) -> None:
-    await link.close()
-    if leaf is not None:
-        await asyncio.to_thread(leaf.remove)
 
 
 def _list(words: Iterable[str]) -> bytes:

@@ -1,30 +1,35 @@
 """The pool of this machine's sandboxes."""
 
 import asyncio
-import contextlib
+import functools
 import os
+from collections.abc import Hashable
 
 from gagar_sandbox.bwrap import base_of, check_spec
+from gagar_sandbox.cell import Cell, NoOverlay
 from gagar_sandbox.host import Host
 from gagar_sandbox.local import LocalSandbox
 from gagar_sandbox.mend import unavailable
-from gagar_sandbox.start import Refused, start
+from gagar_sandbox.template import Refused, Template
+from gagar_sandbox.templates import Templates
 from gagar_sandbox.types import SandboxLost, SandboxSpec
 
 LIVE_PER_CORE = 4
 
 
 class LocalPool:
-    """Sandboxes on bubblewrap, at most `concurrency` of them alive (4 for each core where it is None).
-    Raises SandboxUnavailable where there is no bwrap."""
+    """Sandboxes on bubblewrap, at most `concurrency` of them alive (4 for each core where it is None). Without `overlay` every
+    base is copied. Raises SandboxUnavailable where there is no bwrap."""
 
-    def __init__(self, concurrency: int | None = None) -> None:
+    def __init__(self, concurrency: int | None = None, *, overlay: bool = True) -> None:
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}: a pool needs room for one sandbox")
         self._host = Host.prepare()
         self._concurrency = concurrency or LIVE_PER_CORE * len(os.sched_getaffinity(0))
         self._slots = asyncio.Semaphore(self._concurrency)
+        self._templates = Templates(self._host)
         self._live: set[LocalSandbox] = set()
+        self._overlay = overlay
         self._without_overlay: set[int] = set()
         self._proven = False
         self._closed = False
@@ -32,7 +37,7 @@ class LocalPool:
     @property
     def overlays(self) -> bool:
         """Whether no overlay has been refused so far."""
-        return not self._without_overlay
+        return self._overlay and not self._without_overlay
 
     @property
     def cgroup_version(self) -> int | None:
@@ -52,6 +57,7 @@ class LocalPool:
             raise
         self._proven = True
         self._live.add(sandbox)
+        await self._templates.trim()
         if self._closed:
             await sandbox.close()
             raise SandboxLost("the pool is closed")
@@ -65,30 +71,47 @@ class LocalPool:
         finally:
             for _ in range(self._concurrency):
                 await self._slots.acquire()  # until those that were being started are closed too
+            await self._templates.close()
             self._host.close()
             for _ in range(self._concurrency):
                 self._slots.release()
 
     async def _start(self, spec: SandboxSpec) -> LocalSandbox:
-        """Under an overlay where user, bwrap, kernel and the base's file system allow one; else with a copy of the base."""
-        status = base_of(spec).stat()
-        # An overlay cannot copy up what belongs to a user whom the sandbox does not know.
-        overlay = status.st_uid == os.geteuid() and status.st_dev not in self._without_overlay
         try:
-            if overlay:
-                with contextlib.suppress(Refused):
-                    return await start(self._host, spec, overlay=True, on_close=self._forget)
-            sandbox = await start(self._host, spec, overlay=False, on_close=self._forget)
+            template, key = await self._templates.take(spec, None)
+            try:
+                cell = await self._open(template, spec)
+            except BaseException:
+                self._templates.give_back(key)
+                raise
         except Refused as error:
             if self._proven:
                 raise  # a machine that has built one can; this is load, or the base
             raise unavailable(str(error)) from error
         except OSError as error:
             raise SandboxLost(f"cannot start a sandbox: {error}") from error
-        if overlay:
-            self._without_overlay.add(status.st_dev)
-        return sandbox
+        return LocalSandbox(cell, spec.limits, functools.partial(self._forget, key))
 
-    def _forget(self, sandbox: LocalSandbox) -> None:
+    async def _open(self, template: Template, spec: SandboxSpec) -> Cell:
+        """Under an overlay where user, kernel and the base's file system allow one; else with a copy of the base."""
+        status = base_of(spec).stat()
+        # An overlay cannot copy up what belongs to a user whom the sandbox does not know.
+        if self._overlay and status.st_uid == os.geteuid() and status.st_dev not in self._without_overlay:
+            try:
+                return await self._opened(Cell(self._host, spec, template, None, overlay=True))
+            except NoOverlay:
+                self._without_overlay.add(status.st_dev)
+        return await self._opened(Cell(self._host, spec, template, None, overlay=False))
+
+    async def _opened(self, cell: Cell) -> Cell:
+        try:
+            await cell.start()
+        except BaseException:
+            await asyncio.shield(cell.close())
+            raise
+        return cell
+
+    def _forget(self, key: Hashable, sandbox: LocalSandbox) -> None:
         self._live.discard(sandbox)
+        self._templates.give_back(key)
         self._slots.release()

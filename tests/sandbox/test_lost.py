@@ -5,19 +5,24 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import psutil
 import pytest
 
 from gagar_sandbox import Limits, SandboxLost
+from gagar_sandbox.cell import Cell
 from gagar_sandbox.inside.frames import pack
 from gagar_sandbox.link import Link
 from gagar_sandbox.local import LocalSandbox
+from gagar_sandbox.process import Process
 
 PR_SET_CHILD_SUBREAPER = 36
 CONTROLLER = """
@@ -76,7 +81,7 @@ def test_death_of_pid_1_under_a_call(use):
             await running
         with pytest.raises(SandboxLost, match="closed"):
             await sandbox.read("hello.txt")
-        assert not sleeping.is_running()
+        assert await asyncio.to_thread(sleeping.wait, 60) is None
 
     use(body)
 
@@ -90,6 +95,18 @@ async def found(name: str) -> psutil.Process:
     raise AssertionError(f"no {name} was started")
 
 
+@contextlib.asynccontextmanager
+async def talking(script: str) -> AsyncIterator[Link]:
+    """A link to a program of Python's in the place of PID 1."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        child = subprocess.Popen([sys.executable, "-c", script], stdin=theirs, stdout=theirs)
+    link = await Link.open(ours, Process(os.pidfd_open(child.pid)))
+    yield link
+    await link.close()
+    child.wait(60)
+
+
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
@@ -101,12 +118,11 @@ async def found(name: str) -> psutil.Process:
 )
 def test_frames_that_are_none(answer: bytes, complaint: str):
     async def body() -> None:
-        link = await Link.open([sys.executable, "-c", f"import os, sys; sys.stdin.read(1); os.write(1, {answer!r})"], [])
-        with pytest.raises(SandboxLost, match=complaint):
-            await link.call(b"exec", reply_bytes=100, timeout_s=60)
-        with pytest.raises(SandboxLost, match="closed"):
-            await link.call(b"exec", reply_bytes=100, timeout_s=60)
-        await link.close()
+        async with talking(f"import os, sys; sys.stdin.read(1); os.write(1, {answer!r})") as link:
+            with pytest.raises(SandboxLost, match=complaint):
+                await link.call(b"exec", reply_bytes=100, timeout_s=60)
+            with pytest.raises(SandboxLost, match="closed"):
+                await link.call(b"exec", reply_bytes=100, timeout_s=60)
 
     asyncio.run(body())
 
@@ -125,21 +141,18 @@ def test_frames_that_are_none(answer: bytes, complaint: str):
 )
 def test_replies_that_are_none(fields: tuple[bytes, ...]):
     async def body() -> None:
-        answer = pack(*fields)
-        link = await Link.open([sys.executable, "-c", f"import os, sys; sys.stdin.read(1); os.write(1, {answer!r})"], [])
-        sandbox = LocalSandbox(link, Limits(), None, lambda _: None)
-        with pytest.raises(SandboxLost, match="nonsense"):
-            await sandbox.exec(["true"], timeout_s=60)
-        await sandbox.close()
+        async with talking(f"import os, sys; sys.stdin.read(1); os.write(1, {pack(*fields)!r})") as link:
+            sandbox = LocalSandbox(cast(Cell, SimpleNamespace(link=link, leaf=None)), Limits(), lambda _: None)
+            with pytest.raises(SandboxLost, match="nonsense"):
+                await sandbox.exec(["true"], timeout_s=60)
 
     asyncio.run(body())
 
 
 def test_silence_has_a_deadline():
     async def body() -> None:
-        link = await Link.open([sys.executable, "-c", "import time; time.sleep(1000)"], [])
-        with pytest.raises(SandboxLost, match="did not answer"):
-            await link.call(b"exec", reply_bytes=100, timeout_s=0.2)
-        await link.close()
+        async with talking("import time; time.sleep(1000)") as link:
+            with pytest.raises(SandboxLost, match="did not answer"):
+                await link.call(b"exec", reply_bytes=100, timeout_s=0.2)
 
     asyncio.run(body())

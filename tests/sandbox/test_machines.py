@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 import gagar_sandbox.host
 from gagar_sandbox import LocalPool, SandboxSpec, SandboxUnavailable, diagnose
+from gagar_sandbox.doctor import overlay_check
 from gagar_sandbox.host import find_bwrap
 
 NOBODY = 65534
@@ -124,17 +124,7 @@ def test_a_machine_that_forbids_namespaces(run_elsewhere: Run, for_all: Path):
     assert said.count("\n") == 1
 
 
-@pytest.fixture
-def old_bwrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bwrap that, like those before 0.11, knows no overlays."""
-    script = tmp_path / "bwrap"
-    refusal = 'for word; do [ "$word" = --overlay-src ] && echo "bwrap: Unknown option --overlay-src" >&2 && exit 1; done'
-    script.write_text(f'#!/bin/bash\n{refusal}\nexec {shlex.quote(str(find_bwrap()))} "$@"\n')
-    script.chmod(0o755)
-    monkeypatch.setattr(gagar_sandbox.host, "find_bwrap", lambda: script)
-
-
-def test_without_overlays_the_base_is_copied(base: Path, tmp_path: Path, old_bwrap: None):
+def test_without_overlays_the_base_is_copied(base: Path, tmp_path: Path):
     (base / "folder").mkdir()
     (base / "folder" / "program").write_text("#!/bin/sh\necho ran")
     (base / "folder" / "program").chmod(0o755)
@@ -144,7 +134,7 @@ def test_without_overlays_the_base_is_copied(base: Path, tmp_path: Path, old_bwr
     (base / "tests" / "test.py").write_text("the base's own")
 
     async def main() -> None:
-        pool = LocalPool()
+        pool = LocalPool(overlay=False)
         try:
             for _ in range(2):
                 sandbox = await pool.acquire(SandboxSpec(base, read_only={"/app/tests": tmp_path / "tests"}))
@@ -173,10 +163,12 @@ def test_diagnosis_of_this_machine():
     assert "Python 3." in checks["python inside"].detail
 
 
-def test_diagnosis_tells_of_overlays_that_are_refused(old_bwrap: None):
-    overlay = next(check for check in diagnose() if check.name == "overlay mounts")
+def test_diagnosis_tells_of_overlays_that_are_refused():
+    pool = LocalPool(1, overlay=False)
+    overlay = overlay_check(pool)
+    asyncio.run(pool.close())
     assert (overlay.ok, overlay.needed) == (False, False)
-    assert "0.11" in overlay.mend
+    assert "5.11" in overlay.mend
 
 
 def test_diagnosis_tells_of_limits_that_are_only_watched(no_cgroups: None):

@@ -6,6 +6,7 @@ import psutil
 import pytest
 
 from gagar_sandbox import LocalPool, SandboxLost, SandboxSpec
+from gagar_sandbox.templates import IDLE
 
 
 def test_no_more_live_at_once_than_allowed_and_none_sees_another(base: Path):
@@ -138,3 +139,52 @@ def test_pools_of_one_process_do_not_get_in_each_others_way(base: Path):
             await asyncio.gather(*(pool.close() for pool in pools))
 
     asyncio.run(main())
+
+
+def test_a_base_that_was_replaced_is_seen_anew(base: Path):
+    async def main() -> None:
+        pool = LocalPool(1)
+        try:
+            for text in ("one", "two"):
+                base.rename(base.with_name(f"before {text}"))
+                base.mkdir()
+                (base / "hello.txt").write_text(text)
+                sandbox = await pool.acquire(SandboxSpec(base))
+                assert await sandbox.read("hello.txt") == text.encode()
+                await sandbox.close()
+        finally:
+            await pool.close()
+
+    asyncio.run(main())
+
+
+def test_more_bases_than_templates_are_kept(base: Path, left_behind: Callable[[], list[psutil.Process]]):
+    async def main() -> None:
+        pool = LocalPool(1)
+        try:
+            for number in range(IDLE + 3):
+                folder = base / str(number)
+                folder.mkdir()
+                await (await pool.acquire(SandboxSpec(folder))).close()
+            assert len(left_behind()) <= 2 * (IDLE + 1)  # bubblewrap waits beside each
+        finally:
+            await pool.close()
+
+    asyncio.run(main())
+    assert left_behind() == []
+
+
+def test_a_template_that_has_died_is_replaced(base: Path, left_behind: Callable[[], list[psutil.Process]]):
+    async def main() -> None:
+        pool = LocalPool(1)
+        try:
+            await (await pool.acquire(SandboxSpec(base))).close()
+            for process in left_behind():
+                process.kill()
+                await asyncio.to_thread(psutil.wait_procs, [process], 1)
+            assert await (await pool.acquire(SandboxSpec(base))).read("hello.txt") == b"hello"
+        finally:
+            await pool.close()
+
+    asyncio.run(main())
+    assert left_behind() == []

@@ -6,11 +6,20 @@ import os
 
 CHUNK = 1 << 16
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Tell = Callable[[bytes, bytes], None]
+
 
 class Capture:
-    """Reads one output pipe, keeping the head and the tail of what came, `limit` bytes in all."""
+    """Reads one output pipe, keeping the head and the tail of what came, `limit` bytes in all. `tell` is given all of it, with
+    the stream's name."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, name: bytes, tell: Tell | None) -> None:
+        self._name = name
+        self._tell = tell
         self.source, self.sink = os.pipe()
         os.set_blocking(self.source, False)
         self.ended = False
@@ -27,6 +36,8 @@ class Capture:
         except BlockingIOError:
             return False
         self.ended = not data
+        if data and self._tell:
+            self._tell(self._name, data)
         room = self._head_limit - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]

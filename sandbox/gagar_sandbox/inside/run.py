@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing and collections would double the time to start
     from collections.abc import Callable
 
+    from .capture import Tell
+
 TICK_S = 0.05
 SIGINT, SIGKILL, SIGPIPE, SIGXFSZ = 2, 9, 13, 25
 
@@ -25,11 +27,13 @@ def run(
     output_limit: int,
     watch: Watch,
     cancelled: Callable[[], bool],
+    tell: Tell | None,
 ) -> list[bytes]:
-    """Run `argv` and kill all processes but this one. `cancelled` is asked whenever the host has sent something.
-    Returns the reply's fields: outcome, exit code, whether output was cut ("0" or "1"), stdout, stderr."""
+    """Run `argv` and kill all processes but this one. `cancelled` is asked whenever the host has sent something; `tell` is given
+    the name of a stream and what came on it. Returns the reply's fields: outcome, exit code, whether output was cut ("0" or
+    "1"), stdout, stderr."""
     deadline = time.monotonic() + timeout_s
-    with Capture(output_limit) as stdout, Capture(output_limit) as stderr:
+    with Capture(output_limit, b"stdout", tell) as stdout, Capture(output_limit, b"stderr", tell) as stderr:
         try:
             child = _spawn(argv, env, stdin, stdout.sink, stderr.sink)
         except OSError as error:
