@@ -16,8 +16,10 @@ app = typer.Typer(
 tasks_app = typer.Typer(no_args_is_help=True, help="Make and check tasks.")
 config_app = typer.Typer(no_args_is_help=True, help="Look at recipes.")
 bench_app = typer.Typer(no_args_is_help=True, help="Measure the product beside named peers; --json gives one JSON object.")
+sandbox_app = typer.Typer(no_args_is_help=True, help="Images that sandboxes of this machine run on.")
 convert_app = typer.Typer(no_args_is_help=True, help="Convert checkpoints between Hugging Face format and Megatron's.")
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(sandbox_app, name="sandbox")
 app.add_typer(convert_app, name="convert")
 app.add_typer(config_app, name="config")
 app.add_typer(bench_app, name="bench")
@@ -335,6 +337,22 @@ def evaluate(
 
     with one_line_errors():
         print(asyncio.run(evaluate(recipe, overrides or [], url, model, samples, count, concurrent, out)))
+
+
+@sandbox_app.command("import")
+def sandbox_import(
+    archive: Annotated[Path, typer.Argument(metavar="IMAGE.tar", help="From `docker save`, or an OCI layout in a tar.")],
+    name: Annotated[str | None, typer.Option(help="Its name in tasks; else the one that it gives itself.")] = None,
+    store: Annotated[Path | None, typer.Option(help="Where images lie; a recipe's sandbox.images.")] = None,
+    max_gb: Annotated[int, typer.Option(min=1, help="The most that its layers, and its files, may hold.")] = 64,
+) -> None:
+    """Unpack a container image, for sandboxes of this machine; no container engine is needed."""
+    from gagar_sandbox import ImageStore, default_store
+    from gagar_sandbox.unpack import Bounds
+
+    with one_line_errors():
+        image = ImageStore(store or default_store()).add(archive, name, Bounds(bytes=max_gb << 30))
+        print(f"{image.name}@{image.digest}: {image.root}" + (f", {image.left_out} devices left out" * bool(image.left_out)))
 
 
 @config_app.command("show")

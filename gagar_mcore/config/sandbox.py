@@ -47,7 +47,8 @@ class KubernetesSection(Section):
 
 class SandboxSection(Section):
     """Limits of every sandbox, and where they run: on this machine, in pods, or in pods by way of agent-sandbox. `concurrency`
-    bounds how many sessions hold one at once (None: all that run)."""
+    bounds how many sessions hold one at once (None: all that run). `images` is where `gagar sandbox import` has put images
+    (None: the user's cache)."""
 
     backend: Literal["local", "kubernetes", "agent-sandbox"] = "local"
     kubernetes: KubernetesSection | None = None
@@ -57,6 +58,7 @@ class SandboxSection(Section):
     disk_mb: Positive = 64
     command_timeout_s: Seconds = 10.0
     concurrency: Positive | None = None
+    images: str | None = None
 
     def contradictions(self, agent: str) -> Iterator[str]:
         """agent: the recipe's agent.kind."""

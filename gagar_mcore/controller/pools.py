@@ -41,7 +41,8 @@ async def open_pools(recipe: Recipe, *, locked: bool = False, message: Callable[
     sessions = session_slots(recipe) * (2 if recipe.agent.apart else 1)
     section = recipe.sandbox.kubernetes
     if section is None:
-        pools = Pools(LocalPool(sessions), LocalPool(recipe.verify.concurrency))
+        images = Path(recipe.sandbox.images) if recipe.sandbox.images else None
+        pools = Pools(LocalPool(sessions, images=images), LocalPool(recipe.verify.concurrency, images=images))
         try:
             yield pools
         finally:

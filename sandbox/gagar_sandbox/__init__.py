@@ -3,6 +3,7 @@
 from gagar_sandbox.bwrap import check_mounts
 from gagar_sandbox.doctor import Check, diagnose
 from gagar_sandbox.forwarding import forwarding
+from gagar_sandbox.images import Image, ImageRefused, ImageStore, default_store
 from gagar_sandbox.pool import LocalPool
 from gagar_sandbox.types import (
     ExecResult,
@@ -19,6 +20,9 @@ from gagar_sandbox.types import (
 __all__ = [
     "Check",
     "ExecResult",
+    "Image",
+    "ImageRefused",
+    "ImageStore",
     "Limits",
     "LocalPool",
     "OnOutput",
@@ -29,6 +33,7 @@ __all__ = [
     "SandboxSpec",
     "SandboxUnavailable",
     "check_mounts",
+    "default_store",
     "diagnose",
     "forwarding",
 ]

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from gagar_sandbox.host import Host
@@ -21,28 +21,20 @@ TAKEN = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/s
 
 def check_spec(spec: SandboxSpec) -> None:
     """Raises ValueError or FileNotFoundError where the spec names what cannot be mounted."""
-    base = base_of(spec)
-    if not base.is_dir():
-        raise FileNotFoundError(f"base {base} is no folder")
-    check_mounts({spec.workdir: base, **spec.read_only})
+    if spec.base is None and spec.image is None:
+        raise ValueError("base: there is neither a folder nor an image whose files could be the base; name one")
+    if spec.base is not None and not spec.base.is_dir():
+        raise FileNotFoundError(f"base {spec.base} is no folder")
+    check_mounts({spec.workdir: spec.base or Path("/"), **spec.read_only}, ("/dev", "/proc") if spec.image else TAKEN)
 
 
-def base_of(spec: SandboxSpec) -> Path:
-    """Raises ValueError where the spec asks for an image, or for no base of the host."""
-    if spec.image is not None:
-        raise ValueError(f"image {spec.image}: the local backend runs on the host's own system; leave image out")
-    if spec.base is None:
-        raise ValueError("base: the local backend has no image whose files could be the base; name a folder")
-    return spec.base
-
-
-def check_mounts(mounts: Mapping[str, Path]) -> None:
+def check_mounts(mounts: Mapping[str, Path], taken: Sequence[str] = TAKEN) -> None:
     """Raises ValueError where a place inside cannot have a mount, FileNotFoundError where there is nothing to mount."""
     for inside, outside in mounts.items():
         path = PurePosixPath(inside)
         if not path.is_absolute() or ".." in path.parts or path == PurePosixPath("/"):
             raise ValueError(f"{inside!r} is no place for a mount: give an absolute path below / without '..'")
-        if any(path.is_relative_to(taken) for taken in TAKEN):
+        if any(path.is_relative_to(place) for place in taken):
             raise ValueError(f"{inside!r} hides a part of the sandbox's system: mount it elsewhere")
         if not outside.exists():
             raise FileNotFoundError(f"read_only path {outside} does not exist")
@@ -51,7 +43,7 @@ def check_mounts(mounts: Mapping[str, Path]) -> None:
 def command(host: Host, spec: SandboxSpec, image: Path | None) -> list[str]:
     """The command line of a template: a system of which nothing can be written, and the program that sandboxes are forked from.
     It keeps the host's processes and network, which nothing but that program sees."""
-    static, _ = _mounts(spec)
+    static, _ = _mounts(spec, image)
     return [
         # Not --die-with-parent: a bwrap killed before it has set up its child leaves that waiting for ever. The program ends with
         # its input, which the kernel ends with the controller. Not --new-session: the process has one.
@@ -72,16 +64,17 @@ def request(spec: SandboxSpec, image: Path | None, rlimits: Mapping[int, int], s
     if spec.base:
         places.append(("base", spec.workdir, BASE))
     places += [(name, at, "") for at, name in WRITABLE.items()]
-    mounts = [at for at, _ in (sorted(spec.read_only.items()) if image else _mounts(spec)[1])]
-    sources = [(f"{HOME}/mounts/{number}", at) for number, at in enumerate(mounts)]
+    sources = [(f"{HOME}/mounts/{number}", at) for number, (at, _) in enumerate(_mounts(spec, image)[1])]
+    if image:
+        sources.append((f"{HOME}/inside/etc/hosts", "/etc/hosts"))
     limits = [(str(kind), str(value)) for kind, value in rlimits.items()]
     rows = (b"\0".join(os.fsencode(word) for row in table for word in row) for table in (places, sources, limits))
     return [b"go", b"1" if image else b"0", os.fsencode(spec.workdir), *rows, syscall_filter]
 
 
-def _mounts(spec: SandboxSpec) -> tuple[list[tuple[str, Path]], list[tuple[str, Path]]]:
-    """Those of `read_only` that lie in the system, and those that lie in what can be written."""
-    writable = [PurePosixPath(path) for path in (spec.workdir, *WRITABLE)]
+def _mounts(spec: SandboxSpec, image: Path | None) -> tuple[list[tuple[str, Path]], list[tuple[str, Path]]]:
+    """Those of `read_only` that lie in the system, and those that lie in what can be written, as all of an image can."""
+    writable = [PurePosixPath(path) for path in ("/" if image else spec.workdir, *WRITABLE)]
     inside: list[tuple[str, Path]] = []
     static: list[tuple[str, Path]] = []
     for at, outside in sorted(spec.read_only.items()):
@@ -91,13 +84,13 @@ def _mounts(spec: SandboxSpec) -> tuple[list[tuple[str, Path]], list[tuple[str, 
 
 def _folders(spec: SandboxSpec, image: Path | None) -> Iterator[str]:
     """What each sandbox takes its files from, and where it mounts them."""
-    for at in (f"{HOME}/disks", f"{HOME}/root", *WRITABLE, spec.workdir):
+    for at in (f"{HOME}/disks", f"{HOME}/root", *WRITABLE, *(() if image else (spec.workdir,))):
         yield from ("--dir", at)
     if spec.base:
         yield from ("--ro-bind", str(spec.base.resolve()), BASE)
     if image:
         yield from ("--ro-bind", str(image), f"{HOME}/image")
-    for number, (_, outside) in enumerate(sorted(spec.read_only.items()) if image else _mounts(spec)[1]):
+    for number, (_, outside) in enumerate(_mounts(spec, image)[1]):
         yield from ("--ro-bind", str(outside.resolve()), f"{HOME}/mounts/{number}")
 
 

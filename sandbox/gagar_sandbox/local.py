@@ -21,9 +21,12 @@ ENVIRONMENT = {"PATH": f"{HOME}/bin:/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp
 class LocalSandbox:
     """Made by LocalPool.acquire. Calls run one after the other; a cancelled one stops what it started inside."""
 
-    def __init__(self, cell: Cell, limits: Limits, on_close: Callable[["LocalSandbox"], None]) -> None:
+    def __init__(
+        self, cell: Cell, limits: Limits, on_close: Callable[["LocalSandbox"], None], environment: Mapping[str, str] = ENVIRONMENT
+    ) -> None:
         self._cell = cell
         self._limits = limits
+        self._environment = environment
         self._oom_kills = 0
         self._on_close = on_close
         self._closing: asyncio.Task[None] | None = None
@@ -41,7 +44,7 @@ class LocalSandbox:
         """See Sandbox.exec. A command that does not exist exits with 127. Of output beyond `output_limit` bytes, for stdout
         and stderr each, head and tail are kept around a line that says how much was cut.
         Raises ValueError where the command is empty or holds a NUL, OSError where stdin is longer than the largest file."""
-        variables = [f"{name}={value}" for name, value in (ENVIRONMENT | dict(env or {})).items()]
+        variables = [f"{name}={value}" for name, value in {**self._environment, **(env or {})}.items()]
         if not command or not command[0] or any("\0" in word for word in (*command, *variables)):
             raise ValueError(f"cannot run {list(command)!r}: a command needs a name, and no NUL in its words or environment")
         self._check_size(len(stdin), "stdin")

@@ -4,24 +4,27 @@ import asyncio
 import functools
 import os
 from collections.abc import Hashable
+from pathlib import Path
 
-from gagar_sandbox.bwrap import base_of, check_spec
+from gagar_sandbox.bwrap import check_spec
 from gagar_sandbox.cell import Cell, NoOverlay
 from gagar_sandbox.host import Host
-from gagar_sandbox.local import LocalSandbox
+from gagar_sandbox.images import Image, ImageStore, default_store
+from gagar_sandbox.local import ENVIRONMENT, LocalSandbox
 from gagar_sandbox.mend import unavailable
 from gagar_sandbox.template import Refused, Template
 from gagar_sandbox.templates import Templates
-from gagar_sandbox.types import SandboxLost, SandboxSpec
+from gagar_sandbox.types import SandboxLost, SandboxSpec, SandboxUnavailable
 
 LIVE_PER_CORE = 4
 
 
 class LocalPool:
     """Sandboxes on bubblewrap, at most `concurrency` of them alive (4 for each core where it is None). Without `overlay` every
-    base is copied. Raises SandboxUnavailable where there is no bwrap."""
+    base is copied. `images` is where the files of `SandboxSpec.image` are, see ImageStore. Raises SandboxUnavailable where
+    there is no bwrap."""
 
-    def __init__(self, concurrency: int | None = None, *, overlay: bool = True) -> None:
+    def __init__(self, concurrency: int | None = None, *, overlay: bool = True, images: Path | None = None) -> None:
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}: a pool needs room for one sandbox")
         self._host = Host.prepare()
@@ -30,6 +33,7 @@ class LocalPool:
         self._templates = Templates(self._host)
         self._live: set[LocalSandbox] = set()
         self._overlay = overlay
+        self._images = images
         self._without_overlay: set[int] = set()
         self._proven = False
         self._closed = False
@@ -47,11 +51,12 @@ class LocalPool:
     async def acquire(self, spec: SandboxSpec) -> LocalSandbox:
         """See SandboxPool.acquire. Raises ValueError or FileNotFoundError where the spec names what cannot be mounted."""
         check_spec(spec)
+        image = ImageStore(self._images or default_store()).find(spec.image) if spec.image else None
         await self._slots.acquire()
         try:
             if self._closed:
                 raise SandboxLost("the pool is closed")
-            sandbox = await self._start(spec)
+            sandbox = await self._start(spec, image)
         except BaseException:
             self._slots.release()
             raise
@@ -76,11 +81,12 @@ class LocalPool:
             for _ in range(self._concurrency):
                 self._slots.release()
 
-    async def _start(self, spec: SandboxSpec) -> LocalSandbox:
+    async def _start(self, spec: SandboxSpec, image: Image | None) -> LocalSandbox:
+        root = image.root if image else None
         try:
-            template, key = await self._templates.take(spec, None)
+            template, key = await self._templates.take(spec, root)
             try:
-                cell = await self._open(template, spec)
+                cell = await self._open(template, spec, root)
             except BaseException:
                 self._templates.give_back(key)
                 raise
@@ -90,17 +96,20 @@ class LocalPool:
             raise unavailable(str(error)) from error
         except OSError as error:
             raise SandboxLost(f"cannot start a sandbox: {error}") from error
-        return LocalSandbox(cell, spec.limits, functools.partial(self._forget, key))
+        environment = {**ENVIRONMENT, "USER": "root", **image.environment} if image else ENVIRONMENT
+        return LocalSandbox(cell, spec.limits, functools.partial(self._forget, key), environment)
 
-    async def _open(self, template: Template, spec: SandboxSpec) -> Cell:
+    async def _open(self, template: Template, spec: SandboxSpec, image: Path | None) -> Cell:
         """Under an overlay where user, kernel and the base's file system allow one; else with a copy of the base."""
-        status = base_of(spec).stat()
+        status = (spec.base or image or Path("/")).stat()
         # An overlay cannot copy up what belongs to a user whom the sandbox does not know.
         if self._overlay and status.st_uid == os.geteuid() and status.st_dev not in self._without_overlay:
             try:
-                return await self._opened(Cell(self._host, spec, template, None, overlay=True))
+                return await self._opened(Cell(self._host, spec, template, image, overlay=True))
             except NoOverlay:
                 self._without_overlay.add(status.st_dev)
+        if image:
+            raise SandboxUnavailable(f"image {spec.image}: needs overlay mounts, and base and image to be of this user")
         return await self._opened(Cell(self._host, spec, template, None, overlay=False))
 
     async def _opened(self, cell: Cell) -> Cell:

@@ -110,7 +110,7 @@ def test_specs_that_cannot_be_mounted(base: Path):
             for workdir in ("relative", "/", "/app/../usr", "/usr/app", "/proc"):
                 with pytest.raises(ValueError, match=workdir):
                     await pool.acquire(SandboxSpec(base, workdir=workdir))
-            with pytest.raises(ValueError, match="image debian:12"):
+            with pytest.raises(ValueError, match=r"gagar sandbox import IMAGE\.tar --name debian:12"):
                 await pool.acquire(SandboxSpec(base, image="debian:12"))
             with pytest.raises(ValueError, match="base: "):
                 await pool.acquire(SandboxSpec(None))
