@@ -5,7 +5,7 @@ import errno
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast, get_args
 
@@ -18,16 +18,16 @@ OVERHEAD_BYTES = 4096
 ENVIRONMENT = {"PATH": f"{HOME}/bin:/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "USER": "sandbox", "LANG": "C.UTF-8"}
 
 
+OnClose = Callable[["LocalSandbox", Cell], Awaitable[None]]
+
+
 class LocalSandbox:
     """Made by LocalPool.acquire. Calls run one after the other; a cancelled one stops what it started inside."""
 
-    def __init__(
-        self, cell: Cell, limits: Limits, on_close: Callable[["LocalSandbox"], None], environment: Mapping[str, str] = ENVIRONMENT
-    ) -> None:
+    def __init__(self, cell: Cell, limits: Limits, on_close: OnClose, environment: Mapping[str, str] = ENVIRONMENT) -> None:
         self._cell = cell
         self._limits = limits
         self._environment = environment
-        self._oom_kills = 0
         self._on_close = on_close
         self._closing: asyncio.Task[None] | None = None
 
@@ -53,13 +53,13 @@ class LocalSandbox:
         request = [b"exec", *bounds, _list(command), _list(variables), stdin]
         most, timeout_s = 2 * output_limit + OVERHEAD_BYTES, timeout_s + ANSWER_S
         try:
-            reply = await self._cell.link.call(*request, reply_bytes=most, timeout_s=timeout_s, on_output=on_output)
+            reply = await self._held.link.call(*request, reply_bytes=most, timeout_s=timeout_s, on_output=on_output)
             result = self._result(reply, time.monotonic() - started)
         except SandboxLost:
-            if not self._ran_out_of_memory():
+            if self._closing or not self._cell.ran_out_of_memory():
                 raise
             return ExecResult("out_of_memory", 137, b"", b"", False, time.monotonic() - started)
-        return replace(result, outcome="out_of_memory") if self._ran_out_of_memory() else result
+        return replace(result, outcome="out_of_memory") if self._held.ran_out_of_memory() else result
 
     async def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
         """See Sandbox.read. A relative path starts from the workdir."""
@@ -72,11 +72,11 @@ class LocalSandbox:
 
     async def snapshot(self) -> None:
         """See Sandbox.snapshot. Where files are seen under an overlay it copies nothing."""
-        await self._cell.snapshot()
+        await self._held.snapshot()
 
     async def reset(self) -> None:
         """See Sandbox.reset. Waits for a running call to end. A sandbox that was lost lives again."""
-        await self._cell.reset()
+        await self._held.reset()
 
     async def close(self) -> None:
         """See Sandbox.close. Cancelled, it goes on by itself."""
@@ -84,21 +84,25 @@ class LocalSandbox:
             self._closing = asyncio.create_task(self._close())
         await asyncio.shield(self._closing)
 
+    @property
+    def _held(self) -> Cell:
+        """Not ours any more once we are closed: it may be another's by then."""
+        if self._closing:
+            raise SandboxLost("the sandbox is closed")
+        return self._cell
+
     async def _close(self) -> None:
-        try:
-            await self._cell.close()
-        finally:
-            self._on_close(self)
+        await self._on_close(self, self._cell)
 
     async def _file(self, path: str, *request: bytes, reply_bytes: int) -> bytes:
         if not path or "\0" in path:
             raise ValueError(f"{path!r} is no path")
-        match await self._cell.link.call(*request, reply_bytes=reply_bytes + OVERHEAD_BYTES, timeout_s=ANSWER_S):
+        match await self._held.link.call(*request, reply_bytes=reply_bytes + OVERHEAD_BYTES, timeout_s=ANSWER_S):
             case [b"ok", data] if len(data) <= reply_bytes:
                 return data
             case [b"error", code, reason] if re.fullmatch(rb"[0-9]{1,4}", code):
                 raise OSError(int(code), reason.decode(errors="replace"), path)
-        raise self._cell.link.nonsense("a file request")
+        raise self._held.link.nonsense("a file request")
 
     def _result(self, reply: list[bytes], seconds: float) -> ExecResult:
         match reply:
@@ -106,14 +110,7 @@ class LocalSandbox:
                 if re.fullmatch(rb"[0-9]{1,3}", code) and truncated in (b"0", b"1"):
                     name = cast(Outcome, outcome.decode())
                     return ExecResult(name, int(code), stdout, stderr, truncated == b"1", seconds)
-        raise self._cell.link.nonsense("a command")
-
-    def _ran_out_of_memory(self) -> bool:
-        """Whether the kernel has killed something here for want of memory since this was last asked."""
-        if self._cell.leaf is None:
-            return False
-        before, self._oom_kills = self._oom_kills, self._cell.leaf.oom_kills()
-        return self._oom_kills > before
+        raise self._held.link.nonsense("a command")
 
     def _check_size(self, size: int, name: str) -> None:
         if size > self._limits.file_size_mb * MIB:

@@ -12,6 +12,7 @@ from gagar_sandbox.host import Host
 from gagar_sandbox.images import Image, ImageStore, default_store
 from gagar_sandbox.local import ENVIRONMENT, LocalSandbox
 from gagar_sandbox.mend import unavailable
+from gagar_sandbox.shelf import Shelf
 from gagar_sandbox.template import Refused, Template
 from gagar_sandbox.templates import Templates
 from gagar_sandbox.types import SandboxLost, SandboxSpec, SandboxUnavailable
@@ -31,6 +32,7 @@ class LocalPool:
         self._concurrency = concurrency or LIVE_PER_CORE * len(os.sched_getaffinity(0))
         self._slots = asyncio.Semaphore(self._concurrency)
         self._templates = Templates(self._host)
+        self._shelf = Shelf(self._templates.give_back)
         self._live: set[LocalSandbox] = set()
         self._overlay = overlay
         self._images = images
@@ -76,6 +78,7 @@ class LocalPool:
         finally:
             for _ in range(self._concurrency):
                 await self._slots.acquire()  # until those that were being started are closed too
+            await self._shelf.close()
             await self._templates.close()
             self._host.close()
             for _ in range(self._concurrency):
@@ -86,7 +89,7 @@ class LocalPool:
         try:
             template, key = await self._templates.take(spec, root)
             try:
-                cell = await self._open(template, spec, root)
+                cell = await self._cell(template, key, spec, root)
             except BaseException:
                 self._templates.give_back(key)
                 raise
@@ -97,30 +100,40 @@ class LocalPool:
         except OSError as error:
             raise SandboxLost(f"cannot start a sandbox: {error}") from error
         environment = {**ENVIRONMENT, "USER": "root", **image.environment} if image else ENVIRONMENT
-        return LocalSandbox(cell, spec.limits, functools.partial(self._forget, key), environment)
+        return LocalSandbox(cell, spec.limits, functools.partial(self._closed_one, key), environment)
 
-    async def _open(self, template: Template, spec: SandboxSpec, image: Path | None) -> Cell:
+    async def _cell(self, template: Template, key: Hashable, spec: SandboxSpec, image: Path | None) -> Cell:
         """Under an overlay where user, kernel and the base's file system allow one; else with a copy of the base."""
         status = (spec.base or image or Path("/")).stat()
         # An overlay cannot copy up what belongs to a user whom the sandbox does not know.
         if self._overlay and status.st_uid == os.geteuid() and status.st_dev not in self._without_overlay:
             try:
-                return await self._opened(Cell(self._host, spec, template, image, overlay=True))
+                rested = await self._shelf.take(key, spec.limits)
+                if rested:
+                    self._templates.give_back(key)  # it has held its template all the time
+                return await self._started(rested or Cell(self._host, spec, template, image, overlay=True), new=rested is None)
             except NoOverlay:
                 self._without_overlay.add(status.st_dev)
         if image:
             raise SandboxUnavailable(f"image {spec.image}: needs overlay mounts, and base and image to be of this user")
-        return await self._opened(Cell(self._host, spec, template, None, overlay=False))
+        return await self._started(Cell(self._host, spec, template, None, overlay=False), new=True)
 
-    async def _opened(self, cell: Cell) -> Cell:
+    async def _started(self, cell: Cell, new: bool) -> Cell:
         try:
+            if new:
+                await cell.open()
             await cell.start()
         except BaseException:
             await asyncio.shield(cell.close())
             raise
         return cell
 
-    def _forget(self, key: Hashable, sandbox: LocalSandbox) -> None:
-        self._live.discard(sandbox)
-        self._templates.give_back(key)
-        self._slots.release()
+    async def _closed_one(self, key: Hashable, sandbox: LocalSandbox, cell: Cell) -> None:
+        """Keep what makes the next sandbox of these files cheap, and free all else."""
+        try:
+            await self._shelf.put(key, cell)
+            if self._closed:
+                await self._shelf.close()
+        finally:
+            self._live.discard(sandbox)
+            self._slots.release()

@@ -12,7 +12,7 @@ from gagar_sandbox.host import Host
 from gagar_sandbox.template import Template
 from gagar_sandbox.types import SandboxLost, SandboxSpec
 
-IDLE = 16
+IDLE = 4
 
 
 @dataclass(slots=True)

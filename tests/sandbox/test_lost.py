@@ -95,6 +95,10 @@ async def found(name: str) -> psutil.Process:
     raise AssertionError(f"no {name} was started")
 
 
+async def never(*_: object) -> None:
+    raise AssertionError("nobody closes it")
+
+
 @contextlib.asynccontextmanager
 async def talking(script: str) -> AsyncIterator[Link]:
     """A link to a program of Python's in the place of PID 1."""
@@ -142,7 +146,7 @@ def test_frames_that_are_none(answer: bytes, complaint: str):
 def test_replies_that_are_none(fields: tuple[bytes, ...]):
     async def body() -> None:
         async with talking(f"import os, sys; sys.stdin.read(1); os.write(1, {pack(*fields)!r})") as link:
-            sandbox = LocalSandbox(cast(Cell, SimpleNamespace(link=link, leaf=None)), Limits(), lambda _: None)
+            sandbox = LocalSandbox(cast(Cell, SimpleNamespace(link=link, ran_out_of_memory=lambda: False)), Limits(), never)
             with pytest.raises(SandboxLost, match="nonsense"):
                 await sandbox.exec(["true"], timeout_s=60)
 

@@ -6,6 +6,7 @@ import psutil
 import pytest
 
 from gagar_sandbox import LocalPool, SandboxLost, SandboxSpec
+from gagar_sandbox.shelf import ROOM
 from gagar_sandbox.templates import IDLE
 
 
@@ -162,11 +163,11 @@ def test_more_bases_than_templates_are_kept(base: Path, left_behind: Callable[[]
     async def main() -> None:
         pool = LocalPool(1)
         try:
-            for number in range(IDLE + 3):
+            for number in range(IDLE + ROOM + 3):
                 folder = base / str(number)
                 folder.mkdir()
                 await (await pool.acquire(SandboxSpec(folder))).close()
-            assert len(left_behind()) <= 2 * (IDLE + 1)  # bubblewrap waits beside each
+            assert len(left_behind()) <= 2 * (IDLE + ROOM + 1) + ROOM  # bubblewrap waits beside each template
         finally:
             await pool.close()
 

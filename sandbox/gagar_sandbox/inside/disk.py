@@ -39,6 +39,9 @@ class Disk:
         self.layers.append(self.live)
         self._add()
 
+    def close(self) -> None:
+        unmount(DISKS)
+
     def _add(self) -> None:
         self.live = f"{DISKS}/{self._made}"
         self._made += 1

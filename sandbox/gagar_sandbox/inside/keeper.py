@@ -15,8 +15,10 @@ SIGKILL = 9
 
 
 def keep(control: _socket.socket) -> None:
-    """Answers start, snapshot and reset, each of which brings a socket for a new PID 1, with that one's pid and a pidfd of each
-    of us; until nobody is there to ask. Never returns."""
+    """Says its pid and hands over a pidfd, then answers requests until nobody is there to ask; each first ends the PID 1 of
+    before. `become` comes first. `start`, `snapshot` and `reset` bring a socket for a new PID 1, and are answered with its pid
+    and a pidfd. `rest` ends all but what makes the next start cheap: ourselves. Never returns."""
+    hand_over(control, [b"ok", b"%d" % os.getpid()], os.getpid())
     child = 0
     disk: Disk | None = None
     while True:
@@ -29,12 +31,12 @@ def keep(control: _socket.socket) -> None:
             os._exit(0)
         try:
             disk = _prepare(disk, request)
-            child = _start(disk, sockets[0])
-            reply, descriptors = pack(b"ok", b"%d" % child), [os.pidfd_open(child), os.pidfd_open(os.getpid())]
+            child = _start(disk, sockets[0]) if disk else 0
         except OSError as error:
-            reply, descriptors = pack(b"error", os.fsencode(error.strerror or str(error))), []
-        send(control, reply, descriptors)
-        for descriptor in (*sockets, *descriptors):
+            hand_over(control, [b"error", os.fsencode(error.strerror or str(error))], 0)
+        else:
+            hand_over(control, [b"ok", b"%d" % child], child)
+        for descriptor in sockets:
             os.close(descriptor)
 
 
@@ -45,22 +47,30 @@ def receive(control: _socket.socket) -> tuple[list[bytes], list[int]]:
     return unpack(message[4:]), descriptors
 
 
-def send(control: _socket.socket, message: bytes, descriptors: list[int]) -> None:
-    rights = b"".join(descriptor.to_bytes(4, "little") for descriptor in descriptors)
-    control.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if rights else [])
+def hand_over(control: _socket.socket, fields: list[bytes], pid: int) -> None:
+    """Send a message, with a pidfd of the process if there is one."""
+    rights = []
+    if pid:
+        pidfd = os.pidfd_open(pid)
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, pidfd.to_bytes(4, "little"))]
+    control.sendmsg([pack(*fields)], rights)
+    if pid:
+        os.close(pidfd)
 
 
-def _prepare(disk: Disk | None, request: list[bytes]) -> Disk:
+def _prepare(disk: Disk | None, request: list[bytes]) -> Disk | None:
     match request:
-        case [b"start", user, size, overlay]:
+        case [b"become", user]:
             _become(int(user))
+        case [b"start", size, overlay]:
             return Disk(int(size), overlay == b"1")
         case [b"snapshot"] if disk:
             disk.freeze()
         case [b"reset"] if disk:
             disk.clear()
-    if disk is None:
-        raise OSError(0, "not started yet")
+        case [b"rest"] if disk:
+            disk.close()
+            return None
     return disk
 
 
