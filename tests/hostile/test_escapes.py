@@ -26,14 +26,6 @@ pytestmark = [
 LIMITS = Limits(memory_mb=64, processes=24, file_size_mb=8, disk_mb=16)
 EXHAUST_S = 0.7
 AT_ONCE = 3
-REFUSALS = (
-    b"PermissionError",
-    b"FileNotFoundError",
-    b"OSError",
-    b"ConnectionRefusedError",
-    b"MemoryError",
-    b"ProcessLookupError",
-)
 SEE = "cat hello.txt; ls -A . /tmp /logs /var/tmp /dev/shm; set -- /proc/[0-9]*; echo $#; ipcs -m | grep -c 0x"
 AS_NEW = "hello.:\nhello.txt\n\n/dev/shm:\n\n/logs:\n\n/tmp:\n\n/var/tmp:\n2\n0\n"
 
@@ -127,8 +119,7 @@ def groups() -> list[str]:
 
 def honest(result: ExecResult) -> bool:
     """Whether the attack failed because it was refused, and not for a fault of its own."""
-    raised = re.findall(rb"^(\w+)(?:: .*)?$", result.stderr.strip().splitlines()[-1] if result.stderr.strip() else b"")
-    return not raised or raised[0] in REFUSALS or not raised[0].endswith(b"Error")
+    return not re.search(rb"^(Syntax|Name|Type|Attribute|Import|Index|Value|Unicode\w*)Error", result.stderr, re.M)
 
 
 def test_there_are_many() -> None:
