@@ -21,20 +21,23 @@ from gagar_sandbox.owner import prefix
 TIMEOUT_S = 60.0
 CONCURRENT = 64
 BARE = "--unshare-all --as-pid-1 --ro-bind /usr /usr --symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev"
-# SWE-ReX keeps one runtime; a session of it is a shell that is opened, runs the command and is closed.
+# A session of SWE-ReX is a shell of the host's, without a wall around it.
 SWEREX = """
-import asyncio, sys, time
+import asyncio, sys
 from swerex.runtime.abstract import BashAction, CloseBashSessionRequest, CreateBashSessionRequest
 from swerex.runtime.local import LocalRuntime
 
 async def main():
     runtime = LocalRuntime()
+    await runtime.create_session(CreateBashSessionRequest(session="kept", startup_timeout=30))
     for line in sys.stdin:
-        started = time.perf_counter()
-        await runtime.create_session(CreateBashSessionRequest(session="s", startup_timeout=30))
-        await runtime.run_in_session(BashAction(command="true", session="s"))
-        await runtime.close_session(CloseBashSessionRequest(session="s"))
-        print(time.perf_counter() - started, flush=True)
+        session = line.strip()
+        if session != "kept":
+            await runtime.create_session(CreateBashSessionRequest(session=session, startup_timeout=30))
+        await runtime.run_in_session(BashAction(command="true", session=session))
+        if session != "kept":
+            await runtime.close_session(CloseBashSessionRequest(session=session))
+        print(flush=True)
     await runtime.close()
 
 asyncio.run(main())
@@ -77,7 +80,8 @@ async def measure(base: Path, rounds: int, swerex: str | None) -> dict[str, list
             "sandbox: write 4 KiB": lambda: sandbox.write("file", b"y" * 4096),
         }
         if peer:
-            calls["SWE-ReX: open a shell, true, close"] = lambda: ask(peer)
+            calls["SWE-ReX: open a shell, true, close"] = lambda: ask(peer, "new")
+            calls["SWE-ReX: true"] = lambda: ask(peer, "kept")
         times: dict[str, list[float]] = {name: [] for name in calls}
         for call in calls.values():
             await call()
@@ -104,9 +108,9 @@ async def live(pool: LocalPool, base: Path) -> None:
     assert result.exit_code == 0, result
 
 
-async def ask(peer: "subprocess.Popen[str]") -> None:
+async def ask(peer: "subprocess.Popen[str]", session: str) -> None:
     assert peer.stdin is not None and peer.stdout is not None
-    print(file=peer.stdin, flush=True)
+    print(session, file=peer.stdin, flush=True)
     peer.stdout.readline()
 
 

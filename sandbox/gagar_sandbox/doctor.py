@@ -1,13 +1,16 @@
 """What this machine offers to sandboxes."""
 
 import asyncio
+import platform
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from gagar_sandbox.host import find_bwrap
+from gagar_sandbox.inside.landlock import LEAST, version
 from gagar_sandbox.pool import LocalPool
+from gagar_sandbox.seccomp import program
 from gagar_sandbox.types import SandboxLost, SandboxSpec, SandboxUnavailable
 
 VERSION_S = 10.0
@@ -52,6 +55,7 @@ async def _try() -> list[Check]:
         Check("python inside", python.exit_code == 0, (python.stdout or python.stderr).decode(errors="replace").strip()),
         overlay_check(pool),
         _limits(pool),
+        *_walls(),
     ]
 
 
@@ -69,3 +73,24 @@ def _limits(pool: LocalPool) -> Check:
     detail = "no writable control group: a watch inside the sandbox counts 20 times a second"
     mend = "run as root, or under `systemd-run --user --scope -p Delegate=yes`"
     return Check("limits on memory and processes", False, detail, mend, needed=False)
+
+
+def _walls() -> list[Check]:
+    """What stands behind the namespaces."""
+    known, filtered = version(), program() is not None
+    return [
+        Check(
+            "system call filter",
+            filtered,
+            "rarer parts of the kernel are refused" if filtered else f"none for {platform.machine()}",
+            "use a machine with x86-64 or aarch64",
+            needed=False,
+        ),
+        Check(
+            "Landlock",
+            known >= LEAST,
+            f"version {known}" if known else "not in this kernel, or off",
+            "needs Linux 5.19 or newer with landlock among its security modules (kernel option lsm=)",
+            needed=False,
+        ),
+    ]

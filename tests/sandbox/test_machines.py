@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import gagar_sandbox.doctor
 import gagar_sandbox.host
 from gagar_sandbox import LocalPool, SandboxSpec, SandboxUnavailable, diagnose
 from gagar_sandbox.doctor import overlay_check
@@ -161,6 +162,14 @@ def test_diagnosis_of_this_machine():
     checks = {check.name: check for check in diagnose()}
     assert all(check.ok for check in checks.values() if check.needed)
     assert "Python 3." in checks["python inside"].detail
+    assert checks["system call filter"].ok
+
+
+def test_diagnosis_tells_of_a_kernel_without_landlock(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gagar_sandbox.doctor, "version", lambda: 1)
+    found = next(check for check in diagnose() if check.name == "Landlock")
+    assert (found.ok, found.needed, found.detail) == (False, False, "version 1")
+    assert "5.19" in found.mend
 
 
 def test_diagnosis_tells_of_overlays_that_are_refused():
