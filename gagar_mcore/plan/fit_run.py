@@ -57,7 +57,7 @@ def _latencies(trajectories: Sequence[Trajectory], groups: Sequence[Group], layo
 def _fit(values: Sequence[float]) -> Iterator[tuple[str, float]]:
     """Median and spread; nothing where there is no value above 0."""
     if any(value > 0 for value in values):
-        latency = Latency.fitted(values)
+        latency = Latency.alike([max(0.0, value) for value in values])
         yield from (("median", latency.median), ("spread", latency.spread))
 
 

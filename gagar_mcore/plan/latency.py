@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from statistics import fmean, pstdev
+from statistics import fmean, pstdev, pvariance
 from typing import Self
 
 
@@ -21,6 +21,16 @@ class Latency:
     @property
     def mean(self) -> float:
         return self.median * math.exp(self.spread**2 / 2)
+
+    @classmethod
+    def alike(cls, values: Sequence[float]) -> Self:
+        """Of the mean and variance of `values`, none below 0: what is at work follows the mean, and a few that took no time
+        would widen the likeliest one until its longest draws are absurd. Raises ValueError where all are 0."""
+        mean = fmean(values) if values else 0.0
+        if mean <= 0:
+            raise ValueError("no value above 0 to fit a latency to")
+        relative = 1 + pvariance(values) / mean**2
+        return cls(mean / math.sqrt(relative), math.sqrt(math.log(relative)))
 
     @classmethod
     def fitted(cls, values: Sequence[float]) -> Self:

@@ -127,6 +127,14 @@ def test_a_run_without_trajectories_is_an_error(tmp_path: Path) -> None:
         fitted(recipe(), tmp_path)
 
 
+def test_what_took_next_to_no_time_does_not_make_other_draws_long() -> None:
+    """A patch that is empty or does not apply is verified without a run of its tests."""
+    fit = Latency.alike([1e-5, 0.0, 2.0, 2.0])
+    assert fit.mean == approx(1.0, rel=1e-4) and fit.spread == approx(0.8326, rel=1e-3)
+    with pytest.raises(ValueError, match="no value above 0"):
+        Latency.alike([0.0])
+
+
 def test_a_latency_is_fitted_to_its_own_draws() -> None:
     from random import Random
 
