@@ -109,4 +109,6 @@ def _explain(error: Any) -> str:
         return "required and missing; add it"
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
+    if error["type"] == "model_type":
+        return f"must be a section with fields of its own, got {error['input']!r}"
     return f"{error['msg'].lower()}, got {error['input']!r}"

@@ -1,6 +1,7 @@
 """SGLang's server as a child process: started with keys of its own, healthy within a deadline, ended by its pid."""
 
 import asyncio
+import errno
 import os
 import secrets
 import socket
@@ -137,7 +138,7 @@ class ServerProcess:
 async def start_server(serving: Serving, section: EngineSection, log: Path, number: int = 0) -> ServerProcess:
     """A healthy server with fresh keys, the `number`th of this machine. Raises EngineError."""
     server = section.server
-    port = server.port + number if server.port else _free_port(server.host)
+    port = _free_port(server.host, server.port + number if server.port else 0)
     endpoint = Endpoint(f"http://{server.host}:{port}", secrets.token_hex(32), secrets.token_hex(32))
     flags, environment = server_flags(serving, section, port, number * server.tp), server_environment(section)
     process = await ServerProcess.spawn(server.python or sys.executable, flags, environment, endpoint, log)
@@ -150,11 +151,15 @@ async def start_server(serving: Serving, section: EngineSection, log: Path, numb
     return process
 
 
-def _free_port(host: str) -> int:
+def _free_port(host: str, wanted: int) -> int:
+    """`wanted`, or any where that is 0. Raises EngineError where it cannot be had."""
     with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, 0))
+            probe.bind((host, wanted))
         except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise EngineError(f"engine.server.port: {wanted}: {error.strerror}; name a free one, or 0") from error
             raise EngineError(f"engine.server.host: {host}: {error.strerror}; give an address of this machine") from error
         port: int = probe.getsockname()[1]
         return port

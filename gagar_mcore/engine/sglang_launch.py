@@ -5,6 +5,7 @@ can read a command line."""
 
 import os
 import sys
+from importlib.util import find_spec
 
 from transformers import AutoConfig, PretrainedConfig
 
@@ -26,6 +27,8 @@ if __name__ in ("__main__", "__mp_main__"):
 if __name__ == "__mp_main__" and os.getppid() == 1:
     sys.exit("the server has ended while this process of it began")
 AutoConfig.register(MiMoV2Config.model_type, MiMoV2Config)
+if find_spec("sglang") is None:
+    sys.exit(f"engine.server.python: {sys.executable}: has no SGLang; name a Python that has, such as .venv-sglang/bin/python")
 if sglang_cpu.wanted():
     sglang_cpu.install()
 

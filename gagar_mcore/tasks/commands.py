@@ -73,11 +73,14 @@ async def clean(directory: Path) -> str:
 
 
 async def verify(directory: Path, patch: Path) -> bool:
-    """Run a task's tests on a patch and print what they say; True for reward 1. Raises TaskError, OSError, SandboxUnavailable."""
+    """Run a task's tests on a patch and print what they say; True for reward 1. Raises TaskError, SandboxUnavailable."""
     task = load_task(directory)
     if not (task.tests / "test.sh").is_file() or not task.repository.is_dir() or task.unsupported:
         raise TaskError(f"{directory}: cannot be run, missing: {'; '.join(missing_parts(task))}")
-    text = patch.read_bytes().decode(errors="surrogateescape")
+    try:
+        text = patch.read_bytes().decode(errors="surrogateescape")
+    except OSError as error:
+        raise TaskError(f"{patch}: {error.strerror}; name a file that holds the patch") from error
     pool = LocalPool()
     try:
         verification = await Verifier(pool, MOST, MOST_S).verify(task, text)

@@ -201,8 +201,9 @@ def _text(path: Path) -> str:
 
 
 def _read(path: Path, parse: Callable[[str], Any], model: type[_Model]) -> _Model:
+    text = _text(path)
     try:
-        return model.model_validate(parse(_text(path)))
+        return model.model_validate(parse(text))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "file"

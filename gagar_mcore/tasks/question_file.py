@@ -55,8 +55,9 @@ def _question(path: Path, number: int, text: str) -> Question:
         line = _Line.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "line"
-        raise TaskError(f"{path}: line {number}: {where}: {first['msg'].lower()}; correct it") from error
+        field = str(first["loc"][0]) if first["loc"] else "line"
+        reason = "must be a text, or a list of texts, none of them empty" if field == "answer" else first["msg"].lower()
+        raise TaskError(f"{path}: line {number}: {field}: {reason}; correct it") from error
     check = path.parent / CHECKS / line.check if line.check else None
     if check is not None and not check.is_file():
         raise TaskError(f"{path}: line {number}: check: no file {check}; put the program there")

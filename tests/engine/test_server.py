@@ -1,4 +1,5 @@
 import asyncio
+import socket
 import sys
 from pathlib import Path
 
@@ -23,7 +24,8 @@ def section(**server):
 
 
 def test_a_python_without_sglang_is_named_by_its_log(tmp_path):
-    with pytest.raises(EngineError, match=r"(?s)ended with code 1; its log .*e\.log ends with.*No module named 'sglang'"):
+    said = r"ended with code 1; its log .*e\.log ends with:\nengine\.server\.python: .*: has no SGLang; name a Python that has"
+    with pytest.raises(EngineError, match=said):
         asyncio.run(start_server(SERVING, section(), tmp_path / "e.log"))
 
 
@@ -35,6 +37,14 @@ def test_a_python_that_is_not_there_is_named(tmp_path):
 def test_an_address_of_another_machine_is_named(tmp_path):
     with pytest.raises(EngineError, match=r"engine\.server\.host: 10\.255\.255\.1: "):
         asyncio.run(start_server(SERVING, section(host="10.255.255.1"), tmp_path / "e.log"))
+
+
+def test_a_port_in_use_is_named_before_the_server_starts(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(EngineError, match=rf"engine\.server\.port: {port}: Address already in use; name a free one, or 0"):
+            asyncio.run(start_server(SERVING, section(port=port), tmp_path / "e.log"))
+    assert not (tmp_path / "e.log").exists()
 
 
 def test_the_end_of_a_log_is_shown_without_keys(tmp_path):

@@ -46,7 +46,7 @@ def test_a_file_of_questions(tmp_path: Path) -> None:
     [
         ({"question": "a"}, r"q.jsonl: line 2: line: value error, needs an answer, or a check"),
         ({"question": "", "answer": "b"}, r"line 2: question: string should have at least 1 character"),
-        ({"question": "a", "answer": 5}, r"line 2: answer"),
+        ({"question": "a", "answer": 5}, r"line 2: answer: must be a text, or a list of texts, none of them empty; correct it"),
         ({"question": "a", "anwser": "5"}, r"line 2: anwser: extra inputs are not permitted"),
         ({"question": "a", "check": "../../etc/x.py"}, r"line 2: check: string should match pattern"),
         ({"question": "a", "check": "none.py"}, r"line 2: check: no file .*none.py; put the program there"),

@@ -12,7 +12,7 @@ from gagar_mcore.records.types import Verification
 from gagar_mcore.tasks.check import check_task
 from gagar_mcore.tasks.commands import verify as verify_command
 from gagar_mcore.tasks.history import clean_history
-from gagar_mcore.tasks.task import Task
+from gagar_mcore.tasks.task import Task, TaskError
 from gagar_mcore.verify.patch import BASE, LEFT_OUT, NO_PATCH, extract_patch
 from gagar_mcore.verify.verifier import Verifier
 from gagar_sandbox import Limits, LocalPool
@@ -92,3 +92,5 @@ def test_the_whole_task_is_checked_and_run_by_command(
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == ["fail to pass: 0 of 1 passed", "pass to pass: 1 of 1 passed", "  failed: tests.adding.test_add"]
     assert lines[-1].startswith("reward 0 in ")
+    with pytest.raises(TaskError, match=r"nowhere\.patch: No such file or directory; name a file that holds the patch"):
+        asyncio.run(verify_command(committed_task.directory, tmp_path / "nowhere.patch"))
