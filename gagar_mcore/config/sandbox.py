@@ -45,13 +45,25 @@ class KubernetesSection(Section):
         return {name: value for name, value in self if name in settings.__dataclass_fields__}
 
 
+class ContainerSection(Section):
+    """Containers of docker or podman on this machine; what each field means is said at `gagar_sandbox.container`."""
+
+    engine: Literal["docker", "podman"] = "docker"
+    image: str | None = None
+    user: str | None = None
+    runtime: str | None = None
+    read_only_root: bool = False
+
+
 class SandboxSection(Section):
-    """Limits of every sandbox, and where they run: on this machine, in pods, or in pods by way of agent-sandbox. `concurrency`
+    """Limits of every sandbox, and where they run: on this machine, in pods, in pods by way of agent-sandbox, or in containers of
+    this machine. `concurrency`
     bounds how many sessions hold one at once (None: all that run). `images` is where `gagar sandbox import` has put images
     (None: the user's cache)."""
 
-    backend: Literal["local", "kubernetes", "agent-sandbox"] = "local"
+    backend: Literal["local", "kubernetes", "agent-sandbox", "container"] = "local"
     kubernetes: KubernetesSection | None = None
+    container: ContainerSection | None = None
     memory_mb: Positive = 512
     processes: Positive = 64
     file_size_mb: Positive = 16
@@ -62,9 +74,12 @@ class SandboxSection(Section):
 
     def contradictions(self, agent: str) -> Iterator[str]:
         """agent: the recipe's agent.kind."""
-        if self.backend == "local" and self.kubernetes is not None:
-            yield "sandbox.kubernetes: has no effect on this machine's sandboxes; set sandbox.backend=kubernetes, or leave it out"
-        if self.backend != "local" and self.kubernetes is None:
+        pods = self.backend in ("kubernetes", "agent-sandbox")
+        if not pods and self.kubernetes is not None:
+            yield f"sandbox.kubernetes: has no effect on {self.backend} sandboxes; set sandbox.backend=kubernetes"
+        if pods and self.kubernetes is None:
             yield f"sandbox.kubernetes: required where sandbox.backend={self.backend}; give namespace, init_image and image"
+        if self.backend != "container" and self.container is not None:
+            yield "sandbox.container: has no effect without sandbox.backend=container; set it, or leave the section out"
         if self.backend != "local" and agent == "command":
-            yield "agent.kind: command reaches the policy by a socket that pods do not see; set sandbox.backend=local"
+            yield "agent.kind: command reaches the policy by a socket that only local sandboxes see; set sandbox.backend=local"

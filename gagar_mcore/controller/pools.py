@@ -6,13 +6,14 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.config.sandbox import KubernetesSection
 from gagar_sandbox import LocalPool
+from gagar_sandbox.container import ContainerPool, ContainerSettings
 from gagar_sandbox.types import SandboxPool, SandboxUnavailable
 
 
@@ -41,8 +42,7 @@ async def open_pools(recipe: Recipe, *, locked: bool = False, message: Callable[
     sessions = session_slots(recipe) * (2 if recipe.agent.apart else 1)
     section = recipe.sandbox.kubernetes
     if section is None:
-        images = Path(recipe.sandbox.images) if recipe.sandbox.images else None
-        pools = Pools(LocalPool(sessions, images=images), LocalPool(recipe.verify.concurrency, images=images))
+        pools = _on_this_machine(recipe, sessions)
         try:
             yield pools
         finally:
@@ -55,6 +55,15 @@ async def open_pools(recipe: Recipe, *, locked: bool = False, message: Callable[
         on_cluster(f"{name}-tests", recipe.verify.concurrency or sessions) as tests,
     ):
         yield Pools(own, tests)
+
+
+def _on_this_machine(recipe: Recipe, sessions: int) -> Pools:
+    if recipe.sandbox.backend == "container":
+        own = ContainerSettings(f"{run_name(recipe)}-sessions", **dict(recipe.sandbox.container or ()))
+        tests = replace(own, run=f"{run_name(recipe)}-tests")
+        return Pools(ContainerPool(own, sessions), ContainerPool(tests, recipe.verify.concurrency or sessions))
+    images = Path(recipe.sandbox.images) if recipe.sandbox.images else None
+    return Pools(LocalPool(sessions, images=images), LocalPool(recipe.verify.concurrency, images=images))
 
 
 def run_name(recipe: Recipe) -> str:

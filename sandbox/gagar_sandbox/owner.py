@@ -15,10 +15,14 @@ def prefix() -> str:
 
 def left_behind(folder: Path) -> list[Path]:
     """What in `folder` is named so and was made by a process that has ended."""
+    return [path for path in folder.iterdir() if is_dead(path.name)]
+
+
+def is_dead(name: str) -> bool:
+    """Whether what is named so was made by a process that has ended."""
     # Nothing is known of the processes of another namespace, as where containers share a folder.
-    named = re.compile(rf"{PREFIX}-{_namespace()}-(\d+)-(\d+)-")
-    found = [(path, named.match(path.name)) for path in folder.iterdir()]
-    return [path for path, made in found if made and str(_started(int(made[1]))) != made[2]]
+    made = re.match(rf"{PREFIX}-{_namespace()}-(\d+)-(\d+)-", name)
+    return made is not None and str(_started(int(made[1]))) != made[2]
 
 
 def _namespace() -> int:

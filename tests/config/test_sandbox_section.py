@@ -28,10 +28,20 @@ def test_a_dumped_recipe_of_pods_loads_to_itself(tmp_path: Path):
     assert load_recipe(str(tmp_path / "r.yaml")) == recipe
 
 
+def test_containers_have_the_defaults_of_the_pool():
+    from gagar_sandbox.container import ContainerSettings
+
+    recipe = load_recipe("tiny", ["sandbox.backend=container", "sandbox.container={}"])
+    assert recipe.sandbox.container is not None
+    assert ContainerSettings("a", **dict(recipe.sandbox.container)) == ContainerSettings("a")
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (PODS[1:], "sandbox.kubernetes: has no effect on this machine"),
+        (PODS[1:], "sandbox.kubernetes: has no effect on local"),
+        (["sandbox.container.image=a"], "sandbox.container: has no effect without"),
+        ([*PODS, "sandbox.backend=container"], "sandbox.kubernetes: has no effect on container"),
         (PODS[:1], "sandbox.kubernetes: required where sandbox.backend=kubernetes"),
         (PODS[:3], "sandbox.kubernetes.image: required and missing"),
         ([*PODS, "sandbox.kubernetes.namespace=Sand_boxes"], "sandbox.kubernetes.namespace"),

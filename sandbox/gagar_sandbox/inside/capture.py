@@ -13,21 +13,44 @@ if TYPE_CHECKING:
     Tell = Callable[[bytes, bytes], None]
 
 
-class Capture:
-    """Reads one output pipe, keeping the head and the tail of what came, `limit` bytes in all. `tell` is given all of it, with
-    the stream's name."""
+class Kept:
+    """The head and the tail of what came, `limit` bytes in all."""
 
-    def __init__(self, limit: int, name: bytes, tell: Tell | None) -> None:
-        self._name = name
-        self._tell = tell
-        self.source, self.sink = os.pipe()
-        os.set_blocking(self.source, False)
-        self.ended = False
+    def __init__(self, limit: int) -> None:
         self._head_limit = limit // 2
         self._tail_limit = limit - self._head_limit
         self._head = bytearray()
         self._tail = bytearray()
         self._cut = 0
+
+    def add(self, data: bytes) -> None:
+        room = self._head_limit - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        excess = len(self._tail) - self._tail_limit
+        if excess > 0:
+            del self._tail[:excess]
+            self._cut += excess
+
+    @property
+    def truncated(self) -> bool:
+        return self._cut > 0
+
+    def text(self) -> bytes:
+        middle = b"\n[... %d bytes cut ...]\n" % self._cut if self._cut else b""
+        return bytes(self._head + middle + self._tail)
+
+
+class Capture(Kept):
+    """Reads one output pipe. `tell` is given all of it, with the stream's name."""
+
+    def __init__(self, limit: int, name: bytes, tell: Tell | None) -> None:
+        super().__init__(limit)
+        self._name = name
+        self._tell = tell
+        self.source, self.sink = os.pipe()
+        os.set_blocking(self.source, False)
+        self.ended = False
 
     def pull(self) -> bool:
         """Take one chunk of what is there; False where there is nothing."""
@@ -38,13 +61,7 @@ class Capture:
         self.ended = not data
         if data and self._tell:
             self._tell(self._name, data)
-        room = self._head_limit - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:]
-        excess = len(self._tail) - self._tail_limit
-        if excess > 0:
-            del self._tail[:excess]
-            self._cut += excess
+        self.add(data)
         return not self.ended
 
     def __enter__(self) -> Capture:
@@ -52,11 +69,3 @@ class Capture:
 
     def __exit__(self, *_: object) -> None:
         os.close(self.source)
-
-    @property
-    def truncated(self) -> bool:
-        return self._cut > 0
-
-    def text(self) -> bytes:
-        middle = b"\n[... %d bytes cut ...]\n" % self._cut if self._cut else b""
-        return bytes(self._head + middle + self._tail)
