@@ -109,6 +109,8 @@ def _explain(error: Any) -> str:
         return "required and missing; add it"
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
+    if error["type"] == "tuple_type":
+        return f"must be a list, got {error['input']!r}"
     if error["type"] == "model_type":
         return f"must be a section with fields of its own, got {error['input']!r}"
     return f"{error['msg'].lower()}, got {error['input']!r}"

@@ -38,6 +38,7 @@ def test_overrides_are_typed_and_nested() -> None:
         (MINIMAL + "rollot: {}\n", [], "rollot: unknown field"),
         (MINIMAL, ["rollout.group_size=1"], "rollout.group_size: .*greater than or equal to 2, got 1"),
         (MINIMAL, ["rollout.group_size=abc"], "rollout.group_size: .*valid integer"),
+        (MINIMAL, ["agent.command=python"], r"agent\.command: must be a list, got 'python'"),
         (MINIMAL, ["simulate.turn=5"], r"simulate\.turn: must be a section with fields of its own, got 5"),
         (MINIMAL, ["rollout.group_size=true"], "rollout.group_size: .*valid integer"),
         (MINIMAL, ["trainer.tp=1000000001"], "trainer.tp: .*less than or equal to 1000000000"),
