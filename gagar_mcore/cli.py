@@ -445,7 +445,7 @@ def bench_trainer(options: BenchOptions = None) -> None:
     """Training steps in every layout beside transformers and DeepSpeed: tokens a second; on a GPU also memory and costs."""
     from gagar_mcore.bench.trainer import main
 
-    main(options or [])
+    main(options or [], "gagar bench trainer")
 
 
 @bench_app.command("scheduler", context_settings=PASSED_ON, add_help_option=False)
@@ -461,7 +461,7 @@ def bench_batch_build(options: BenchOptions = None) -> None:
     """The batch of a step, streamed to disk, beside a plain write of its bytes and verl's padded tensors."""
     from gagar_mcore.bench.batch_build import main
 
-    main(options or [])
+    main(options or [], "gagar bench batch-build")
 
 
 @bench_app.command("weight-sync", context_settings=PASSED_ON, add_help_option=False)
@@ -469,7 +469,7 @@ def bench_weight_sync(options: BenchOptions = None) -> None:
     """New weights from trainer to engine, by mode, beside a plain file copy: bytes and seconds, with SGLang's real server."""
     from gagar_mcore.bench.weight_sync import main
 
-    main(options or [])
+    main(options or [], "gagar bench weight-sync")
 
 
 def main() -> None:

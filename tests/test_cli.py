@@ -80,8 +80,9 @@ def test_mistakes_are_one_line_each_before_anything_starts(tmp_path: Path, argum
 def test_a_used_output_is_refused_and_an_empty_one_cannot_be_resumed(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("mine")
-    used = gagar("train", "tiny", f"output={tmp_path / 'run'}")
-    assert (used.returncode, "already used" in used.stderr) == (1, True)
+    for command in ("train", "rollout"):
+        used = gagar(command, "tiny", f"output={tmp_path / 'run'}")
+        assert (used.returncode, "already used; continue it with gagar train --resume" in used.stderr) == (1, True)
     missing = gagar("train", "tiny", f"output={tmp_path / 'other'}", "--resume")
     assert (missing.returncode, "no run to resume" in missing.stderr) == (1, True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run"]

@@ -84,7 +84,8 @@ def check_output(recipe: Recipe, resume: bool) -> RunLayout:
     used = layout.root.is_dir() and any(layout.root.iterdir())
     if not resume:
         if used:
-            raise RecipeError(f"output: {layout.root} is already used; continue it with --resume or set another output=DIR")
+            mend = "continue it with gagar train --resume or set another output=DIR"
+            raise RecipeError(f"output: {layout.root} is already used; {mend}")
         return layout
     if not layout.recipe.is_file():
         if layout.lock.is_file():  # killed before the recipe was written: nothing has happened yet

@@ -64,7 +64,7 @@ async def collect(
     collection = Collection(step, [e.result for e in ended], after, [_outcome(e) for e in ended])
     if not collection.kept:
         reasons = ", ".join(f"{n} {reason}" for reason, n in sorted(collection.dropped().items())) or "no task is left to try"
-        mend = "raise rollout.oversample and resume, or end the run here"
+        mend = "raise rollout.oversample and go on with gagar train --resume, or end the run here"
         raise CollectionError(f"step {step}: none of {len(ended)} groups had mixed outcomes ({reasons}); {mend}")
     return collection
 

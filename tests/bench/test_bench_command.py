@@ -52,3 +52,9 @@ def test_an_unknown_option_is_refused(name: str) -> None:
     result = bench(name, "--fast")
     assert result.returncode == 2
     assert "--fast" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["trainer", "batch-build", "weight-sync"])
+def test_a_refusal_names_its_command(name: str) -> None:
+    refused = bench(name, "--nope")
+    assert (refused.returncode, f"gagar bench {name}: error: unrecognized arguments: --nope" in refused.stderr) == (2, True)
