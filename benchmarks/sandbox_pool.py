@@ -97,7 +97,7 @@ async def on_real(folder: Path, count: int) -> None:
     from virtual_kubelet import VirtualKubelet
 
     with RealServer.serve(folder / "server") as server:
-        await make_namespace(server.url, ADMIN)
+        await server.apply(ROOT / "k8s" / "sandboxes")
         kubelet = VirtualKubelet(server.url, ADMIN, folder / "real-pods", folder / "gagar-init", server.programs["openssl"])
         async with kubelet.serve():
             cluster = await configuration(str(server.folder / "admin.kubeconfig"))
@@ -105,18 +105,6 @@ async def on_real(folder: Path, count: int) -> None:
                 pool = await open_pool(PODS, PoolSettings(concurrency=AT_ONCE, uses=uses), cluster)
                 await measured(name, pool, count, sessions(pool, folder / "base", count))
                 await pool.close()
-
-
-async def make_namespace(url: str, token: str) -> None:
-    import aiohttp
-
-    gvisor = {"metadata": {"name": "gvisor"}, "handler": "runsc"}
-    namespace = {"metadata": {"name": PODS.namespace}}
-    headers = {"Authorization": f"Bearer {token}"}
-    async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=False)) as session:
-        for path, thing in (("/api/v1/namespaces", namespace), ("/apis/node.k8s.io/v1/runtimeclasses", gvisor)):
-            async with session.post(url + path, json=thing) as answer:
-                answer.raise_for_status()
 
 
 async def measured(what: str, pool: KubernetesPool, count: int, work: Awaitable[T]) -> T:
@@ -128,7 +116,13 @@ async def measured(what: str, pool: KubernetesPool, count: int, work: Awaitable[
 
 
 async def hold(pool: KubernetesPool, base: Path, count: int) -> list[PodSandbox]:
-    return await asyncio.gather(*(pool.acquire(SandboxSpec(base)) for _ in range(count)))
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def one() -> PodSandbox:
+        async with limit:
+            return await pool.acquire(SandboxSpec(base))
+
+    return await asyncio.gather(*(one() for _ in range(count)))
 
 
 async def sessions(pool: KubernetesPool, base: Path, count: int) -> None:

@@ -15,8 +15,11 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKED = ROOT.parent / "shared" / "bin"
@@ -27,6 +30,34 @@ NAMESPACE = "gagar-sandboxes"
 USERS = f"""{ADMIN},admin,1,"system:masters"
 {CONTROLLER},system:serviceaccount:{NAMESPACE}:gagar-controller,2,"system:serviceaccounts"
 """
+
+GVISOR = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "gvisor"}, "handler": "runsc"}
+PLACES = {
+    "Namespace": "/api/v1/namespaces",
+    "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
+    "NetworkPolicy": f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies",
+    "Role": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles",
+    "RoleBinding": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings",
+    "ResourceQuota": f"/api/v1/namespaces/{NAMESPACE}/resourcequotas",
+    "LimitRange": f"/api/v1/namespaces/{NAMESPACE}/limitranges",
+    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
+}
+
+
+class Client:
+    """Bare requests as a user."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {token}"}
+
+    async def __call__(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, Any]:
+        headers = self._headers | {"Content-Type": kind}
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session,
+            session.request(method, self._url + path, json=body, headers=headers) as answer,
+        ):
+            return answer.status, await (answer.json() if answer.content_type == "application/json" else answer.text())
 
 
 def programs() -> dict[str, str]:
@@ -111,6 +142,14 @@ class RealServer:
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
         )
+
+    async def apply(self, folder: Path) -> None:
+        """What a kustomization without patches names, and the runtime class that pods ask for."""
+        admin = Client(self.url, ADMIN)
+        named = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+        for thing in (*(yaml.safe_load((folder / name).read_text()) for name in named), GVISOR):
+            status, told = await admin("POST", PLACES[thing["kind"]], thing)
+            assert status == 201, told
 
     def kubeconfig(self, token: str) -> str:
         return f"""apiVersion: v1

@@ -16,11 +16,12 @@ async def serve_exec(request: web.Request, process: Process, cut_after: int | No
     """Carries a process that has been started. Where the client goes away, or the connection is cut once more than `cut_after`
     bytes were to be sent, the process is left running without input, as container runtimes do."""
     socket = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=0)
-    await socket.prepare(request)
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     allowance = [float("inf") if cut_after is None else cut_after]
-    inputs = asyncio.create_task(_take_input(socket, process))
+    inputs: asyncio.Task[None] | None = None
     try:
+        await socket.prepare(request)
+        inputs = asyncio.create_task(_take_input(socket, process))
         await asyncio.gather(
             _pump(request, socket, process.stdout, STDOUT, allowance), _pump(request, socket, process.stderr, STDERR, allowance)
         )
@@ -29,7 +30,8 @@ async def serve_exec(request: web.Request, process: Process, cut_after: int | No
     except ConnectionError:
         process.stdin.close()
     finally:
-        inputs.cancel()
+        if inputs is not None:
+            inputs.cancel()
     return socket
 
 

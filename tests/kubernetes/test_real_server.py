@@ -6,13 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
-import yaml
 from pooled import PODS, QUICK
-from real_server import ADMIN, CONTROLLER, NAMESPACE, ROOT, RealServer
+from real_server import ADMIN, CONTROLLER, NAMESPACE, PLACES, ROOT, Client, RealServer
 from virtual_kubelet import VirtualKubelet
 
 from gagar_sandbox import SandboxLost, SandboxSpec, SandboxUnavailable
@@ -21,51 +18,15 @@ from gagar_sandbox.kubernetes.shape import Shape
 from gagar_sandbox.kubernetes.starting import until_ready
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
-MANIFESTS = ROOT / "k8s" / "sandboxes"
-GVISOR = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "gvisor"}, "handler": "runsc"}
-PLACES = {
-    "Namespace": "/api/v1/namespaces",
-    "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
-    "NetworkPolicy": f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies",
-    "Role": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles",
-    "RoleBinding": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings",
-    "ResourceQuota": f"/api/v1/namespaces/{NAMESPACE}/resourcequotas",
-    "LimitRange": f"/api/v1/namespaces/{NAMESPACE}/limitranges",
-    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
-}
 SETTINGS = replace(QUICK, concurrency=2000, retry_s=60.0, acquire_s=120.0, start_s=120.0, spare=0)
 OURS = replace(PODS, namespace=NAMESPACE)
-
-
-class Client:
-    """Bare requests as a user."""
-
-    def __init__(self, url: str, token: str) -> None:
-        self._url = url
-        self._headers = {"Authorization": f"Bearer {token}"}
-
-    async def __call__(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, Any]:
-        headers = self._headers | {"Content-Type": kind}
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session,
-            session.request(method, self._url + path, json=body, headers=headers) as answer,
-        ):
-            return answer.status, await answer.json(content_type=None)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
     with RealServer.serve(tmp_path_factory.mktemp("server")) as running:
-        asyncio.run(_apply(running))
+        asyncio.run(running.apply(ROOT / "k8s" / "sandboxes"))
         yield running
-
-
-async def _apply(server: RealServer) -> None:
-    admin = Client(server.url, ADMIN)
-    named = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())["resources"]
-    for thing in (*(yaml.safe_load((MANIFESTS / name).read_text()) for name in named), GVISOR):
-        status, told = await admin("POST", PLACES[thing["kind"]], thing)
-        assert status == 201, told
 
 
 @pytest.fixture
