@@ -57,9 +57,8 @@ class ContainerSection(Section):
 
 class SandboxSection(Section):
     """Limits of every sandbox, and where they run: on this machine, in pods, in pods by way of agent-sandbox, or in containers of
-    this machine. `concurrency`
-    bounds how many sessions hold one at once (None: all that run). `images` is where `gagar sandbox import` has put images
-    (None: the user's cache)."""
+    this machine. `concurrency` bounds how many sessions hold one at once (None: all that run). `images` is where `gagar sandbox
+    import` has put images (None: the user's cache)."""
 
     backend: Literal["local", "kubernetes", "agent-sandbox", "container"] = "local"
     kubernetes: KubernetesSection | None = None

@@ -1,5 +1,7 @@
 """`gagar tasks make`, `import`, `check` and `clean`, and `gagar verify`."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gagar_mcore.records.types import Verification
@@ -23,36 +25,28 @@ MOST_SHOWN = 20
 async def make(seed: int, count: int, directory: Path, package: str | None = None) -> str:
     """Make tasks in a new or empty folder, generated or from a package's code; what to say of it. Raises TaskError, SandboxLost,
     SandboxUnavailable."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise TaskError(f"{directory}: is no empty folder; name another one")
-    pool = LocalPool()
-    try:
+    _check_empty(directory)
+    async with _sandboxes() as pool:
         if package is not None:
             from_package = await make_from_package(package, count, seed, directory, pool)
             thrown = ", ".join(f"{number} of which {why}" for why, number in from_package.thrown.most_common())
             drawn = f"{from_package.thrown.total()} bugs thrown away" + (f", {thrown}" if thrown else "")
             return f"{len(from_package.tasks)} tasks in {directory}, each verified by {from_package.tests} tests; {drawn}"
         made = await make_tasks(seed, count, directory, pool)
-    finally:
-        await pool.close()
     return f"{len(made.tasks)} tasks in {directory}, each verified; {made.redrawn} drawn again"
 
 
 async def check(directory: Path, run: bool) -> bool:
     """Print one line a task and a closing count; True where all are usable. Raises TaskError, SandboxLost, SandboxUnavailable."""
-    pool = LocalPool()
-    try:
+    async with _sandboxes() as pool:
         results = await check_tasks(directory, Verifier(pool, MOST, MOST_S) if run else None)
-    finally:
-        await pool.close()
     print(*(line for result in results for line in result.lines()), closing_line(results), sep="\n")
     return all(result.usable for result in results)
 
 
 def import_records(records: Path, directory: Path) -> str:
     """Write a task directory for each record of SWE-bench or SWE-smith; what to say of it. Raises TaskError."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise TaskError(f"{directory}: is no empty folder; name another one")
+    _check_empty(directory)
     found = read_records(records)
     for record in found:
         write_swe_task(record, directory)
@@ -63,11 +57,8 @@ async def clean(directory: Path) -> str:
     """Leave of the history of each task's repository what the policy may see; what to say of it. Raises TaskError, SandboxLost,
     SandboxUnavailable."""
     tasks = [task for task in load_tasks(directory, runnable=False) if (task.repository / ".git").is_dir()]
-    pool = LocalPool()
-    try:
+    async with _sandboxes() as pool:
         cleaned = [(task, await clean_history(task, pool)) for task in tasks]
-    finally:
-        await pool.close()
     lines = [f"{task.id}: {history.objects} objects, all reached from {history.base}" for task, history in cleaned]
     return "\n".join([*lines, f"{len(cleaned)} repositories cleaned"])
 
@@ -81,11 +72,8 @@ async def verify(directory: Path, patch: Path) -> bool:
         text = patch.read_bytes().decode(errors="surrogateescape")
     except OSError as error:
         raise TaskError(f"{patch}: {error.strerror}; name a file that holds the patch") from error
-    pool = LocalPool()
-    try:
+    async with _sandboxes() as pool:
         verification = await Verifier(pool, MOST, MOST_S).verify(task, text)
-    finally:
-        await pool.close()
     print("\n".join(describe(task, verification)))
     return verification.reward == 1.0
 
@@ -105,3 +93,17 @@ def describe(task: Task, verification: Verification) -> list[str]:
     if verification.reward < 1:
         lines += ["what the tests printed last:", *(f"  {line}" for line in visible(verification.output).splitlines())]
     return [*lines, f"reward {verification.reward:g} in {verification.seconds:.1f} s"]
+
+
+def _check_empty(directory: Path) -> None:
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise TaskError(f"{directory}: is no empty folder; name another one")
+
+
+@asynccontextmanager
+async def _sandboxes() -> AsyncIterator[LocalPool]:
+    pool = LocalPool()
+    try:
+        yield pool
+    finally:
+        await pool.close()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from gagar_mcore.naming import some_of
 from gagar_mcore.tasks.load import HISTORY
 from gagar_mcore.tasks.task import Task, TaskError
 from gagar_sandbox.types import Limits, Sandbox, SandboxPool, SandboxSpec
@@ -36,8 +37,7 @@ class History:
         if self.head != self.base:
             return f"HEAD is {self.head}, not the base commit {self.base}"
         if self.leaks:
-            more = f" and {len(self.leaks) - MOST_NAMED} more" if len(self.leaks) > MOST_NAMED else ""
-            return f"holds what the base commit does not know: {', '.join(self.leaks[:MOST_NAMED])}{more}"
+            return f"holds what the base commit does not know: {some_of(self.leaks, MOST_NAMED)}"
         if self.objects != self.reachable:
             return f"holds {self.objects} objects, of which the base commit reaches {self.reachable}"
         return None

@@ -64,10 +64,9 @@ async def open_room(pool: SandboxPool, task: Task, most: Limits, read_only: Mapp
     if not mounted and task.artifact is None:
         try:
             await copy_of_base(sandbox, task.workdir, COPY_S)
-        except NotHere as error:
+        except BaseException as error:
             await sandbox.close()
-            raise SandboxLost(str(error)) from error
-        except BaseException:
-            await sandbox.close()
+            if isinstance(error, NotHere):
+                raise SandboxLost(str(error)) from error
             raise
     return Furnished(sandbox, task.environment) if task.environment else sandbox

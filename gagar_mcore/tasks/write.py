@@ -67,7 +67,7 @@ def write_task(task: GeneratedTask, directory: Path) -> Path:
     (root / "environment" / "Dockerfile").write_text(_DOCKERFILE)
     _write_tests(task, root / "tests")
     (root / "solution" / "fix.patch").write_text(fix_patch(task))
-    _write_script(root / "solution" / "solve.sh", _SOLVE)
+    write_script(root / "solution" / "solve.sh", _SOLVE)
     return root
 
 
@@ -96,9 +96,10 @@ def _write_tests(task: GeneratedTask, tests: Path) -> None:
     (tests / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     for name in ("run_tests.py", "confine.py"):
         shutil.copyfile(_DRIVER / name, tests / name)
-    _write_script(tests / "test.sh", (_DRIVER / "test.sh").read_text())
+    write_script(tests / "test.sh", (_DRIVER / "test.sh").read_text())
 
 
-def _write_script(path: Path, text: str) -> None:
+def write_script(path: Path, text: str) -> None:
+    """A file that can be run."""
     path.write_text(text)
     path.chmod(0o755)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gagar_mcore.naming import some_of
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.report import Report
 
@@ -53,14 +54,9 @@ def _doubts(report: Report, task: Task, exit_code: int, wall_s: float) -> Iterat
     if not inventory:
         return
     if unknown := sorted(name for name in set(report.tests) - set(inventory) if not name.startswith(task.unsteady)):
-        yield f"tests that the task does not have: {_some(unknown)}"
+        yield f"tests that the task does not have: {some_of(unknown, MOST_NAMED)}"
     if absent := sorted(set(inventory) - set(report.tests)):
-        yield f"tests that were not reported: {_some(absent)}"
+        yield f"tests that were not reported: {some_of(absent, MOST_NAMED)}"
     usual, claimed = sum(inventory.values()), sum(report.seconds.values())
     if usual > SLOW_S and min(wall_s, claimed) < usual / 20:
         yield f"tests that usually take {usual:.1f} s say {claimed:.1f} s, in a run of {wall_s:.1f} s"
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more

@@ -1,6 +1,7 @@
 """What a session hands in, taken inside the sandbox where it was made: its changes as one patch, or the task's artifact."""
 
 from gagar_mcore.grading.patch import LEFT_OUT
+from gagar_mcore.naming import some_of
 from gagar_mcore.tasks.task import Task
 from gagar_sandbox.types import Sandbox
 
@@ -83,8 +84,7 @@ async def _left_out(sandbox: Sandbox, task: Task) -> str:
     names = [entry[3:] for entry in result.stdout.decode(errors="replace").split("\0") if len(entry) > 3]
     if result.exit_code != 0 or not names:
         return ""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{LEFT_OUT}edits that were not committed, in {' '.join(', '.join(names[:MOST_NAMED]).split())}{more}\n"
+    return f"{LEFT_OUT}edits that were not committed, in {' '.join(some_of(names, MOST_NAMED).split())}\n"
 
 
 def _one_line(stderr: bytes) -> str:

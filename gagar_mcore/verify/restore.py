@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gagar_mcore.naming import some_of
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.patch import COPY
 from gagar_sandbox.types import Sandbox
@@ -47,9 +48,4 @@ async def restore(sandbox: Sandbox, base: str, task: Task, timeout_s: float) -> 
         said = " ".join((result.stderr or result.stdout)[-300:].decode(errors="replace").split())
         raise NoRestore(f"tests and settings could not be restored: exit code {result.exit_code}: {said}") from error
     named = {"restored before the tests": done.restored, "removed before the tests": done.removed}
-    return tuple(f"{what}: {_some(paths)}" for what, paths in named.items() if paths)
-
-
-def _some(paths: list[str]) -> str:
-    more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
-    return ", ".join(repr(path) for path in paths[:MOST_NAMED]) + more
+    return tuple(f"{what}: {some_of([*map(repr, paths)], MOST_NAMED)}" for what, paths in named.items() if paths)

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from gagar_mcore.config.load import load_recipe
 from gagar_mcore.credit import Explanation, explain
+from gagar_mcore.naming import some_of
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.serialize import from_plain
 from gagar_mcore.records.store import RecordError, read_json
@@ -49,9 +50,8 @@ def _find(layout: RunLayout, prefix: str) -> Path:
         return found[0]
     if not found:
         raise RecordError(f"{layout.root}: no trajectory {prefix!r}; {_what_there_is(layout, paths)}")
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    listed = ", ".join(p.stem for p in found[:NAMED])
-    raise RecordError(f"{layout.root}: {len(found)} trajectories begin with {prefix!r}, give more of the id: {listed}{more}")
+    listed = some_of([p.stem for p in found], NAMED)
+    raise RecordError(f"{layout.root}: {len(found)} trajectories begin with {prefix!r}, give more of the id: {listed}")
 
 
 def _what_there_is(layout: RunLayout, paths: list[Path]) -> str:

@@ -12,13 +12,14 @@ PART_BYTES = 1 << 17
 
 
 class Link:
-    """Requests to a process, one at a time. After any failure the process is dead and every call raises SandboxLost."""
+    """Requests to a process, one at a time. After any failure the process is dead and every call raises SandboxLost. `turn`
+    is held while a request is answered."""
 
     def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._process = process
         self._reader = reader
         self._writer = writer
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
 
     @classmethod
     async def open(cls, socket: socket.socket, process: Process) -> "Link":
@@ -26,15 +27,10 @@ class Link:
         reader, writer = await asyncio.open_connection(sock=socket)
         return cls(process, reader, writer)
 
-    @property
-    def turn(self) -> asyncio.Lock:
-        """Held while a request is answered."""
-        return self._turn
-
     async def call(self, *request: bytes, reply_bytes: int, timeout_s: float, on_output: OnOutput | None = None) -> list[bytes]:
         """Send one request and return the reply's fields. Cancelled, it stops what runs inside before it lets go. `on_output` is
         given what comes before the reply; without it nothing may."""
-        async with self._turn:
+        async with self.turn:
             if self._writer.is_closing():
                 raise SandboxLost("the sandbox is closed")
             self._writer.write(pack(*request))

@@ -1,7 +1,6 @@
 """One sandbox of this machine: what may be asked of a live bubblewrap process."""
 
 import asyncio
-import errno
 import os
 import re
 import time
@@ -9,14 +8,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast, get_args
 
-from gagar_sandbox.bwrap import HOME, MIB
+from gagar_sandbox.asked import check_command, check_path, check_size
+from gagar_sandbox.bwrap import HOME
 from gagar_sandbox.cell import Cell
 from gagar_sandbox.types import ExecResult, Limits, OnOutput, Outcome, SandboxLost
 
 ANSWER_S = 60.0
 OVERHEAD_BYTES = 4096
 ENVIRONMENT = {"PATH": f"{HOME}/bin:/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "USER": "sandbox", "LANG": "C.UTF-8"}
-
 
 OnClose = Callable[["LocalSandbox", Cell], Awaitable[None]]
 
@@ -45,9 +44,8 @@ class LocalSandbox:
         and stderr each, head and tail are kept around a line that says how much was cut.
         Raises ValueError where the command is empty or holds a NUL, OSError where stdin is longer than the largest file."""
         variables = [f"{name}={value}" for name, value in {**self._environment, **(env or {})}.items()]
-        if not command or not command[0] or any("\0" in word for word in (*command, *variables)):
-            raise ValueError(f"cannot run {list(command)!r}: a command needs a name, and no NUL in its words or environment")
-        self._check_size(len(stdin), "stdin")
+        check_command(command, variables)
+        check_size(len(stdin), "stdin", self._limits)
         started = time.monotonic()
         bounds = [str(timeout_s).encode(), str(output_limit).encode(), b"1" if on_output else b"0"]
         request = [b"exec", *bounds, _list(command), _list(variables), stdin]
@@ -67,7 +65,7 @@ class LocalSandbox:
 
     async def write(self, path: str, data: bytes) -> None:
         """See Sandbox.write. A relative path starts from the workdir; an existing file keeps its mode."""
-        self._check_size(len(data), path)
+        check_size(len(data), path, self._limits)
         await self._file(path, b"write", os.fsencode(path), data, reply_bytes=0)
 
     async def snapshot(self) -> None:
@@ -95,8 +93,7 @@ class LocalSandbox:
         await self._on_close(self, self._cell)
 
     async def _file(self, path: str, *request: bytes, reply_bytes: int) -> bytes:
-        if not path or "\0" in path:
-            raise ValueError(f"{path!r} is no path")
+        check_path(path)
         match await self._held.link.call(*request, reply_bytes=reply_bytes + OVERHEAD_BYTES, timeout_s=ANSWER_S):
             case [b"ok", data] if len(data) <= reply_bytes:
                 return data
@@ -111,10 +108,6 @@ class LocalSandbox:
                     name = cast(Outcome, outcome.decode())
                     return ExecResult(name, int(code), stdout, stderr, truncated == b"1", seconds)
         raise self._held.link.nonsense("a command")
-
-    def _check_size(self, size: int, name: str) -> None:
-        if size > self._limits.file_size_mb * MIB:
-            raise OSError(errno.EFBIG, f"larger than file_size_mb, {self._limits.file_size_mb} MB", name)
 
 
 def _list(words: Iterable[str]) -> bytes:

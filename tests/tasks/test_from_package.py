@@ -5,12 +5,12 @@ import asyncio
 import json
 import shutil
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
+from local_pool import with_pool
 
 from gagar_mcore.tasks import commands
 from gagar_mcore.tasks.check import check_tasks
@@ -21,7 +21,7 @@ from gagar_mcore.tasks.package.instruction import write_instruction
 from gagar_mcore.tasks.package.seed import KINDS, draw_seed, seeds
 from gagar_mcore.tasks.task import SITE, TaskError
 from gagar_mcore.verify.verifier import Verifier
-from gagar_sandbox import Limits, LocalPool
+from gagar_sandbox import Limits
 
 SOURCE = '''\
 """Small lists."""
@@ -117,17 +117,6 @@ def small(tmp_path: Path) -> Callable[..., Package]:
     return bring
 
 
-def in_pool(use: Callable[[LocalPool], Awaitable[Any]]) -> Any:
-    async def body() -> Any:
-        pool = LocalPool()
-        try:
-            return await use(pool)
-        finally:
-            await pool.close()
-
-    return asyncio.run(body())
-
-
 def test_tasks_are_made_verified_and_hide_the_tests_that_fail(
     tmp_path: Path, small: Callable[..., Package], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +131,7 @@ def test_tasks_are_made_verified_and_hide_the_tests_that_fail(
     assert (task.repository / "small.py").read_text() != SOURCE
     assert task.sandbox(Limits(), {}).read_only[SITE].resolve() == tmp_path / "made" / ".environment" / "site"
     assert json.loads((root / "solution/bug.json").read_text()) == {"kind": "guard", "function": "clamp", "line": 9}
-    [checked] = in_pool(lambda pool: check_tasks(root, Verifier(pool, Limits(), 60.0)))
+    [checked] = with_pool(lambda pool: check_tasks(root, Verifier(pool, Limits(), 60.0)))
     assert str(checked) == f"{task.id}: ok, fails with the bug and passes with the solution"
 
 
@@ -159,5 +148,5 @@ def test_a_requirement_of_another_form_is_refused_before_anything_is_fetched(tmp
 def test_tasks_are_made_from_packages_of_the_index(tmp_path: Path, requirement: str) -> None:
     said = asyncio.run(commands.make(1, 1, tmp_path / "made", requirement))
     print(said, file=sys.stderr)
-    [result] = in_pool(lambda pool: check_tasks(tmp_path / "made", Verifier(pool, making.LIMITS, making.RUN_S)))
+    [result] = with_pool(lambda pool: check_tasks(tmp_path / "made", Verifier(pool, making.LIMITS, making.RUN_S)))
     assert result.usable and result.ran, str(result)

@@ -1,30 +1,14 @@
 """What a policy may see of a repository's history. The repositories are made by git here; all of ours runs in sandboxes."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from committed_tasks import FIXED, committed, git, write_committed_task
+from local_pool import with_pool
 
 from gagar_mcore.tasks.history import History, clean_history, count_history
 from gagar_mcore.tasks.load import HISTORY, load_task, missing_parts
 from gagar_mcore.tasks.task import Task, TaskError
-from gagar_sandbox import LocalPool
-
-Result = TypeVar("Result")
-
-
-def with_pool(use: Callable[[LocalPool], Awaitable[Result]]) -> Result:
-    async def body() -> Result:
-        pool = LocalPool()
-        try:
-            return await use(pool)
-        finally:
-            await pool.close()
-
-    return asyncio.run(body())
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import local_pool
 import pytest
 
 from gagar_mcore.tasks.generate import generate_task
@@ -23,17 +23,7 @@ def task(tmp_path: Path) -> Task:
 
 @pytest.fixture
 def with_pool() -> Callable[[Callable[[LocalPool], Awaitable[Any]]], Any]:
-    def run(use: Callable[[LocalPool], Awaitable[Result]]) -> Result:
-        async def body() -> Result:
-            pool = LocalPool()
-            try:
-                return await use(pool)
-            finally:
-                await pool.close()
-
-        return asyncio.run(body())
-
-    return run
+    return local_pool.with_pool
 
 
 @pytest.fixture

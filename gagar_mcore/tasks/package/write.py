@@ -11,6 +11,7 @@ from pathlib import Path
 from gagar_mcore.tasks.package.fetch import Package
 from gagar_mcore.tasks.package.instruction import write_instruction
 from gagar_mcore.tasks.package.seed import Seed
+from gagar_mcore.tasks.write import write_script
 
 ENVIRONMENT = ".environment"  # beside the tasks: packages that all of them mount
 
@@ -93,7 +94,7 @@ def write_pristine(package: Package, root: Path, python: str, timeout_s: float) 
             shutil.copyfile(package.root / name, tests / "suite" / name)
     for name in ("run_pytest.py", "confine.py", *(f"child/{path.name}" for path in sorted((_DRIVER / "child").glob("*.py")))):
         shutil.copyfile(_DRIVER / name, tests / name)
-    script(tests / "test.sh", _TEST.format(source_root=package.source_root))
+    write_script(tests / "test.sh", _TEST.format(source_root=package.source_root))
     path = f"/opt/site-packages:/app/{package.source_root}".rstrip("/")
     details = {"package": package.name, "version": package.version, "timeout_s": timeout_s, "path": path}
     (root / "task.toml").write_text(_TOML.format(id=root.name, **details))
@@ -116,7 +117,7 @@ def write_seeded(package: Package, pristine: Path, root: Path, file: str, seed: 
     (root / "environment" / "app" / file).write_text(seed.text, encoding="utf-8")
     (root / "solution").mkdir()
     (root / "solution" / "fix.patch").write_text(repair(file, seed.text, fixed), encoding="utf-8")
-    script(root / "solution" / "solve.sh", _SOLVE)
+    write_script(root / "solution" / "solve.sh", _SOLVE)
 
 
 def write_outcome(package: Package, root: Path, outcome: Outcome, own: OwnTests, bug: Seed) -> None:
@@ -141,8 +142,3 @@ def write_outcome(package: Package, root: Path, outcome: Outcome, own: OwnTests,
 def repair(file: str, buggy: str, fixed: str) -> str:
     lines = difflib.unified_diff(buggy.splitlines(True), fixed.splitlines(True), f"a/{file}", f"b/{file}")
     return f"diff --git a/{file} b/{file}\n" + "".join(lines)
-
-
-def script(path: Path, text: str) -> None:
-    path.write_text(text)
-    path.chmod(0o755)

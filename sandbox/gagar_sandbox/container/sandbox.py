@@ -5,6 +5,7 @@ import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from gagar_sandbox.asked import check_command
 from gagar_sandbox.container import command as line
 from gagar_sandbox.container.command import ContainerSettings
 from gagar_sandbox.container.engine import ask, run
@@ -57,9 +58,8 @@ class ContainerSandbox:
         output_limit: int = 65536,
         on_output: OnOutput | None = None,
     ) -> ExecResult:
-        """See Sandbox.exec. Raises ValueError where the command is empty."""
-        if not command or not command[0]:
-            raise ValueError(f"cannot run {list(command)!r}: a command needs a name")
+        """See Sandbox.exec. Raises ValueError where the command is empty or holds a NUL."""
+        check_command(command, [f"{name}={value}" for name, value in (env or {}).items()])
         out, err = Kept(output_limit), Kept(output_limit)
 
         def hear(kept: Kept, stream: str) -> Callable[[bytes], None]:

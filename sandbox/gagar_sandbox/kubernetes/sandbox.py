@@ -1,12 +1,12 @@
 """One sandbox in a pod: what may be asked of it."""
 
 import asyncio
-import errno
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, cast, get_args
 
+from gagar_sandbox.asked import check_command, check_path, check_size
 from gagar_sandbox.bwrap import MIB
 from gagar_sandbox.inside.frames import pack
 from gagar_sandbox.kubernetes import keeper
@@ -45,12 +45,11 @@ class PodSandbox:
         and stderr each, head and tail are kept around a line that says how much was cut.
         Raises ValueError where the command is empty or holds a NUL, OSError where stdin is longer than the largest file."""
         variables = [f"{name}={value}" for name, value in (env or {}).items()]
-        if not command or not command[0] or any("\0" in word for word in (*command, *variables)):
-            raise ValueError(f"cannot run {list(command)!r}: a command needs a name, and no NUL in its words or environment")
-        self._check_size(len(stdin), "stdin")
+        limits = self.pod.shape.limits
+        check_command(command, variables)
+        check_size(len(stdin), "stdin", limits)
         async with self._open():
             identity = self.pod.next_id()
-            limits = self.pod.shape.limits
             numbers = (identity, int(1000 * timeout_s), output_limit)
             request = pack(
                 b"run",
@@ -70,7 +69,7 @@ class PodSandbox:
 
     async def write(self, path: str, data: bytes) -> None:
         """See Sandbox.write. A relative path starts from the workdir; an existing file keeps its mode."""
-        self._check_size(len(data), path)
+        check_size(len(data), path, self.pod.shape.limits)
         await self._file(0, b"write", path, data)
 
     async def snapshot(self) -> None:
@@ -138,8 +137,7 @@ class PodSandbox:
             self.lost = True
 
     async def _file(self, reply_bytes: int, kind: bytes, path: str, argument: bytes) -> bytes:
-        if not path or "\0" in path:
-            raise ValueError(f"{path!r} is no path")
+        check_path(path)
 
         async def talk(conversation: Call) -> bytes:
             await conversation.send(pack(kind, path.encode(errors="surrogateescape"), argument))
@@ -147,10 +145,6 @@ class PodSandbox:
 
         async with self._open():
             return await self.pod.converse(MAIN, talk, timeout_s=ANSWER_S, reply_bytes=reply_bytes)
-
-    def _check_size(self, size: int, name: str) -> None:
-        if size > self.pod.shape.limits.file_size_mb * MIB:
-            raise OSError(errno.EFBIG, f"larger than file_size_mb, {self.pod.shape.limits.file_size_mb} MB", name)
 
 
 def _result(reply: list[bytes], seconds: float) -> ExecResult:

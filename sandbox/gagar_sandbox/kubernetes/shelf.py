@@ -36,25 +36,27 @@ class Shelf:
 
     def put(self, pod: LivePod) -> None:
         """To who has waited longest, or kept ready."""
-        while self.waiting:
-            future = self.waiting.popleft()
-            if not future.done():
-                future.set_result(pod)
-                return
-        self.idle.append((pod, time.monotonic()))
+        if place := self._first_waiting():
+            place.set_result(pod)
+        else:
+            self.idle.append((pod, time.monotonic()))
 
     def fail(self, error: Exception) -> None:
         """Who has waited longest is told, if anybody waits."""
-        while self.waiting:
-            future = self.waiting.popleft()
-            if not future.done():
-                future.set_exception(error)
-                return
+        if place := self._first_waiting():
+            place.set_exception(error)
 
     def leave(self, place: asyncio.Future[LivePod]) -> None:
         """Wait no longer."""
         if place in self.waiting:
             self.waiting.remove(place)
+
+    def _first_waiting(self) -> asyncio.Future[LivePod] | None:
+        while self.waiting:
+            place = self.waiting.popleft()
+            if not place.done():
+                return place
+        return None
 
     def stale(self, idle_s: float) -> list[LivePod]:
         """Take out what has been idle for so long, or has ended."""

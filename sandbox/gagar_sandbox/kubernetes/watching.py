@@ -20,7 +20,6 @@ class PodWatch:
         self._states: dict[str, PodState] = {}
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._task: asyncio.Task[None] | None = None
-        self.relists = 0
 
     def start(self) -> None:
         if self._task is None:
@@ -76,7 +75,6 @@ class PodWatch:
 
     async def _list(self) -> str:
         pods, version = await self._api.find("Pod", "v1", self._selector)
-        self.relists += 1
         states = {state.name: state for state in map(read_state, pods)}
         for name, known in list(self._states.items()):
             if name not in states and known.phase != "ended":
