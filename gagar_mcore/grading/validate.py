@@ -1,5 +1,7 @@
 """Is a verdict usable? Its form and its ids, as the credit step wants them, and its citations."""
 
+from collections.abc import Sequence
+
 from gagar_mcore.credit import CreditParams, VerdictError, check_verdict
 from gagar_mcore.credit.params import CRITERIA
 from gagar_mcore.credit.verdict import FLAGS
@@ -18,23 +20,25 @@ def validate(verdict: Verdict, workspace: Workspace, params: CreditParams) -> No
     if not isinstance(verdict, Verdict):
         raise VerdictError(f"verdict: must be a verdict, got {type(verdict).__name__}")
     check_verdict(verdict, [t.id for t in workspace.passing], params)
+    checks = workspace.checks()
     for trajectory in workspace.passing:
         if trajectory.id in verdict.grades:
-            _check_citations(verdict.grades[trajectory.id], trajectory)
+            own = [number for number, id in checks.items() if id == trajectory.id]
+            _check_citations(verdict.grades[trajectory.id], trajectory, own)
 
 
 def is_negative(grade: Grade) -> bool:
     return any(getattr(grade, name) <= NEGATIVE for name in CRITERIA) or any(getattr(grade, name) for name in FLAGS)
 
 
-def _check_citations(grade: Grade, trajectory: Trajectory) -> None:
+def _check_citations(grade: Grade, trajectory: Trajectory, checks: Sequence[int]) -> None:
     where = f"grades.{trajectory.id}.citations"
     citations = grade.citations
     if not isinstance(citations, list) or not all(isinstance(citation, str) for citation in citations):
         raise VerdictError(f"{where}: must be a list of texts")
     if len(citations) > MAX_CITATIONS:
         raise VerdictError(f"{where}: must be at most {MAX_CITATIONS}, got {len(citations)}")
-    if (citation := unresolved(citations, trajectory)) is not None:
+    if (citation := unresolved(citations, trajectory, checks)) is not None:
         raise VerdictError(f"{where}: {citation[:200]!r} does not exist")
     if is_negative(grade) and not citations:
         raise VerdictError(f"{where}: a criterion of at most {NEGATIVE} or a flag needs a citation")
