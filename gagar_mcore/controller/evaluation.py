@@ -10,7 +10,7 @@ from gagar_mcore.agent.bash import BashTools
 from gagar_mcore.config.load import RecipeError, load_recipe
 from gagar_mcore.controller.pools import open_pools
 from gagar_mcore.controller.services import sandbox_limits
-from gagar_mcore.evals.chat import ChatModel
+from gagar_mcore.engine.chat import ChatModel
 from gagar_mcore.evals.solve import Solved, Solver, append, summary
 from gagar_mcore.tasks.source import loaded_tasks
 from gagar_mcore.tasks.task import Task

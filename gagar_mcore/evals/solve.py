@@ -9,7 +9,7 @@ from pathlib import Path
 from gagar_mcore.agent.bash import BashTools
 from gagar_mcore.agent.calls import ToolCall
 from gagar_mcore.agent.tools import ToolSession
-from gagar_mcore.evals.chat import ChatModel, Message
+from gagar_mcore.engine.chat import ChatModel, Message
 from gagar_mcore.records.types import Verification
 from gagar_mcore.rollout.concurrency import gather_all
 from gagar_mcore.tasks.room import open_room

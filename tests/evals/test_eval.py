@@ -12,8 +12,8 @@ import pytest
 
 from gagar_mcore.config.load import RecipeError, load_recipe
 from gagar_mcore.controller.evaluation import evaluate
+from gagar_mcore.engine import chat
 from gagar_mcore.engine.protocol import EngineError
-from gagar_mcore.evals import chat
 from gagar_mcore.tasks.generate import generate_task
 from gagar_mcore.tasks.write import write_task
 
