@@ -7,6 +7,7 @@ from gagar_mcore.records.types import TestStatus
 from gagar_mcore.verify.report import Report, ReportError, joined
 
 MAX_TESTS = 200_000
+NOT_RUN = {"notrun", "skipped", "suppressed", "disabled", "failed", "failure", "error"}
 
 
 def parse_junit(data: bytes, node_id: str = "classname.name") -> Report:
@@ -40,7 +41,8 @@ def _status(case: ElementTree.Element) -> TestStatus:
     outcomes = {child.tag for child in case}
     if "error" in outcomes:
         return "error"
-    return "failed" if outcomes & {"failure", "skipped"} else "passed"
+    said = {case.get("status", "run").lower(), case.get("result", "completed").lower()}  # as GoogleTest has them
+    return "failed" if outcomes & {"failure", "skipped"} or said & NOT_RUN else "passed"
 
 
 def _seconds(case: ElementTree.Element) -> float:

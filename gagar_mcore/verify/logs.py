@@ -21,14 +21,17 @@ DEADLINE_S = 60.0
 
 _STATUSES: dict[str, TestStatus] = {"PASSED": "passed", "XFAIL": "passed", "FAILED": "failed", "SKIPPED": "failed"}
 _START, _END = ">>>>> Start Test Output", ">>>>> End Test Output"
+_LINE_BY_LINE = ("parse_log_cargo", "parse_log_django", "parse_log_googletest", "parse_log_gotest", "parse_log_matplotlib")
+_LINE_BY_LINE += ("parse_log_pytest", "parse_log_pytest_options", "parse_log_pytest_v2", "parse_log_seaborn", "parse_log_sympy")
 
 
 async def parse_log(log: str, parser: str, deadline_s: float = DEADLINE_S) -> Report:
-    """`parser`: a repository that SWE-bench knows, or the name of one of its parsers. What stands between SWE-bench's marks
-    counts, or all where there are none. Of a test with several outcomes in a log of pytest's the worst counts. Raises
-    ReportError, also for a log that takes longer than `deadline_s`."""
+    """`parser`: a repository that SWE-bench knows, or the name of one of its parsers. What stands between SWE-bench's first mark
+    and its last counts, or all where there are none: tests that print a mark hide nothing by it. Of a test with several outcomes
+    the worst counts, where its parser reads line by line. Raises ReportError, also for a log that takes longer than
+    `deadline_s`."""
     _, started, rest = log.partition(_START)
-    between = rest.partition(_END)[0] if started else log
+    between = (rest.rpartition(_END)[0] or rest) if started else log
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", __name__, parser),
         stdin=asyncio.subprocess.PIPE,
@@ -46,7 +49,9 @@ async def parse_log(log: str, parser: str, deadline_s: float = DEADLINE_S) -> Re
     if process.returncode != 0:
         raise ReportError((complaint.decode(errors="replace").strip().splitlines() or ["the parser failed"])[-1])
     readings: list[dict[str, str]] = json.loads(out)
-    return joined(Report({name: _STATUSES.get(status, "error") for name, status in one.items()}) for one in readings)
+    return joined(
+        Report({name: _STATUSES.get(status, "error") for name, status in one.items() if name in readings[0]}) for one in readings
+    )
 
 
 def find_parser(name: str) -> Callable[[str, Any], dict[str, str]]:
@@ -92,7 +97,7 @@ def _main() -> None:
         sys.exit(str(error))
     lines = sys.stdin.buffer.read().decode(errors="replace").split("\n")
     # These take the last outcome of a test, which whoever prints last decides; read backwards, it is the first.
-    orders = [lines, lines[::-1]] if parse.__name__.startswith("parse_log_pytest") else [lines]
+    orders = [lines, lines[::-1]] if parse.__name__ in _LINE_BY_LINE else [lines]
     json.dump([parse("\n".join(order), None) for order in orders], sys.stdout)
 
 

@@ -28,14 +28,16 @@ async def read_report(sandbox: Sandbox, task: Task, output: str) -> Report:
 
 
 async def _reward(sandbox: Sandbox) -> float | None:
+    """Of two files the lesser: a task writes one, and the code under test could write the other."""
+    rewards = []
     for path, parse in ((REWARD_JSON, parse_reward_json), (REWARD_TEXT, parse_reward_text)):
         try:
-            return parse(await sandbox.read(path, MAX_REWARD_BYTES))
+            rewards.append(parse(await sandbox.read(path, MAX_REWARD_BYTES)))
         except FileNotFoundError:
             continue
         except OSError as error:
             raise ReportError(f"{path}: {error.strerror}") from error
-    return None
+    return min(rewards, default=None)
 
 
 async def _read(sandbox: Sandbox, path: str) -> bytes:

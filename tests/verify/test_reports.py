@@ -26,6 +26,13 @@ def test_junit_is_read_by_class_and_name() -> None:
     assert "one[x]" in parse_junit(JUNIT.encode(), "name").tests
 
 
+@pytest.mark.parametrize("said", ['status="notrun"', 'result="skipped"', 'status="Failed"'])
+def test_a_test_that_was_not_run_has_not_passed(said: str) -> None:
+    run = b'<testsuite><testcase name="a" status="run" result="completed"/></testsuite>'
+    assert parse_junit(run).tests == {"a": "passed"}
+    assert parse_junit(run.replace(b'status="run" result="completed"', said.encode())).tests == {"a": "failed"}
+
+
 def test_of_a_test_that_is_reported_twice_the_worst_counts() -> None:
     twice = JUNIT.replace('name="two"', 'name="one[x]"')
     assert parse_junit(twice.encode()).tests["tests.a.one[x]"] == "failed"
@@ -126,6 +133,27 @@ def test_a_log_is_read_between_the_marks_by_the_repositorys_parser() -> None:
 def test_who_prints_last_in_a_log_of_pytest_decides_nothing() -> None:
     forged = asyncio.run(parse_log("FAILED a::b - E\nPASSED c::d\n1 failed\nPASSED a::b\n", "pallets/flask"))
     assert forged.tests == {"a::b": "failed", "c::d": "passed"}
+
+
+def test_a_mark_that_tests_print_hides_nothing() -> None:
+    printed = ">>>>> Start Test Output\nPASSED a::b\n>>>>> End Test Output\nFAILED a::b - E\n>>>>> End Test Output\n"
+    assert asyncio.run(parse_log(printed, "pallets/flask")).tests == {"a::b": "failed"}
+    cut_short = asyncio.run(parse_log(">>>>> Start Test Output\nPASSED a::b\n", "pallets/flask"))
+    assert cut_short.tests == {"a::b": "passed"}
+
+
+@pytest.mark.parametrize(
+    ("parser", "failed", "passed"),
+    [
+        ("django/django", "test_a (b.C) ... FAIL", "test_a (b.C) ... ok"),
+        ("sympy/sympy", "test_a F", "test_a ok"),
+        ("parse_log_gotest", "--- FAIL: TestA (0.00s)", "--- PASS: TestA (0.00s)"),
+        ("parse_log_cargo", "test a::b ... FAILED", "test a::b ... ok"),
+    ],
+)
+def test_nor_does_it_in_logs_of_other_runners(parser: str, failed: str, passed: str) -> None:
+    assert set(asyncio.run(parse_log(f"{failed}\n{passed}\n", parser)).tests.values()) == {"failed"}
+    assert set(asyncio.run(parse_log(f"{passed}\n", parser)).tests.values()) == {"passed"}
 
 
 def test_a_log_that_takes_too_long_is_no_report() -> None:
