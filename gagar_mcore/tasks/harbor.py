@@ -17,7 +17,14 @@ def _inside(path: str) -> str:
     return path
 
 
+def _below(path: str) -> str:
+    if path.startswith(("/", "-")) or not {"", ".", ".."}.isdisjoint(path.split("/")) or "\0" in path:
+        raise ValueError("must be a path below the repository, without '.' and '..'")
+    return path
+
+
 InsidePath = Annotated[str, AfterValidator(_inside)]
+BelowPath = Annotated[str, AfterValidator(_below)]
 
 
 class Part(BaseModel):
@@ -185,7 +192,7 @@ class Grade(Part):
 
 class TestConfig(Part):
     """`inventory`: seconds that each test took when the task was made, of all tests that every run reports. `unsteady`:
-    beginnings of ids that differ from run to run."""
+    beginnings of ids that differ from run to run. `guarded`: what of the repository is the tests', whatever its name."""
 
     f2p_node_ids: Annotated[list[NodeId], Field(min_length=1)]
     p2p_node_ids: list[NodeId]
@@ -193,6 +200,7 @@ class TestConfig(Part):
     grade: Grade | None = None
     inventory: dict[NodeId, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
     unsteady: list[NodeId] = []
+    guarded: list[BelowPath] = []
 
 
 def unknown_fields(part: BaseModel, where: str = "") -> Iterator[str]:

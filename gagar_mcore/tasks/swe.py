@@ -12,6 +12,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from gagar_mcore.tasks.task import TaskError
 
 MAX_FILE_BYTES = 1 << 30
+DIFF_HEADER = r"^diff --git a/.* b/(.*)$"
 
 
 def _names(value: Any) -> Any:
@@ -110,7 +111,7 @@ def test_files(record: SweRecord) -> list[str]:
         return record.selected_test_files_to_run
     if record.smith:
         return list(dict.fromkeys(name.partition("::")[0] for name in [*record.fail_to_pass, *record.pass_to_pass]))
-    return re.findall(r"^diff --git a/.* b/(.*)$", record.test_patch, re.MULTILINE)
+    return re.findall(DIFF_HEADER, record.test_patch, re.MULTILINE)
 
 
 def reverse(patch: str) -> str:

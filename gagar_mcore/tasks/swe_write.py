@@ -1,17 +1,19 @@
 """A record of SWE-bench or SWE-smith as a task directory in the Harbor layout."""
 
 import json
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gagar_mcore.tasks.swe import SweRecord, reverse, test_files
+from gagar_mcore.tasks.swe import DIFF_HEADER, SweRecord, reverse, test_files
 from gagar_mcore.tasks.task import TaskError
 from gagar_mcore.verify.logs import find_parser, swebench
 
 PYTEST = "python -m pytest -rA --tb=no -p no:cacheprovider"
 GO_TEST = "go test -v"
+RUNNERS = {"sympy/sympy": ("bin/test", "sympy/testing/runtests.py", "sympy/utilities/runtests.py")}  # which the repository brings
 
 _TOML = """\
 schema_version = "1.3"
@@ -88,6 +90,12 @@ def directives(record: SweRecord) -> Directives:
     return Directives("\n".join([*before, *commands[:-1], f"{commands[-1]} {shlex.join(files)}"]), record.repo)
 
 
+def guarded(record: SweRecord, solution: str) -> list[str]:
+    """The files that its tests come to, and what runs them, but for what the solution itself changes."""
+    own = [*re.findall(DIFF_HEADER, record.test_patch, re.MULTILINE), *RUNNERS.get(record.repo, ())]
+    return [path for path in own if path not in re.findall(DIFF_HEADER, solution, re.MULTILINE)]
+
+
 def write_swe_task(record: SweRecord, directory: Path) -> Path:
     """Write the folder `directory/INSTANCE_ID`, which must not exist, and return it. Its repository is that of the image.
     Raises TaskError where the record lacks what its tests need."""
@@ -112,6 +120,7 @@ def write_swe_task(record: SweRecord, directory: Path) -> Path:
         "f2p_node_ids": list(dict.fromkeys(record.fail_to_pass)),
         "p2p_node_ids": [name for name in dict.fromkeys(record.pass_to_pass) if name not in set(record.fail_to_pass)],
         "grade": {"format": "log", "parser": how.parser, "reports": []},
+        "guarded": guarded(record, solution),
     }
     (root / "tests" / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     prepare = ""

@@ -42,8 +42,9 @@ class Task:
     `fail_to_pass` and `pass_to_pass` are test ids of `tests/config.json`; reward 1 needs every one of them passed. `source` is
     the one of the recipe's mix. `inventory`: seconds of all tests that a run reports, where they were recorded, and `unsteady`
     the beginnings of ids that no two runs share. `artifact`: the file inside that the session hands in, which `collect` makes
-    and `test.sh` takes; None: the difference to the repository, applied before `test.sh` runs. `warnings`: what its files say
-    and is not heeded here; `unsupported`: what keeps it from running."""
+    and `test.sh` takes; None: the difference to the repository, applied before `test.sh` runs. `guarded`: files and folders of
+    the repository that no patch changes, beside those that are known by their names. `warnings`: what its files say and is not
+    heeded here; `unsupported`: what keeps it from running."""
 
     id: str
     directory: Path
@@ -68,6 +69,7 @@ class Task:
     grading: Grading = Grading()
     inventory: Mapping[str, float] = field(default_factory=dict)
     unsteady: tuple[str, ...] = ()
+    guarded: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     verifier_environment: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from fractions import Fraction
 from gagar_mcore.agent.calls import CallError, after_thinking
 from gagar_mcore.records.types import TestStatus, Verification
 from gagar_mcore.tasks.question import Question
+from gagar_mcore.verify.persistence import twice
 from gagar_sandbox.types import Limits, SandboxLost, SandboxPool, SandboxSpec
 
 OUTPUT_CHARACTERS = 2000
@@ -57,13 +58,8 @@ class AnswerVerifier:
         return None
 
     async def _run_persistently(self, question: Question, answer: str) -> _Run:
-        """A lost sandbox is tried once more."""
         try:
-            return await self._run(question, answer)
-        except SandboxLost:
-            pass
-        try:
-            return await self._run(question, answer)
+            return await twice(lambda: self._run(question, answer))
         except SandboxLost as error:
             return _Run(None, f"sandbox lost: {error}")
 

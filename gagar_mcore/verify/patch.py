@@ -1,5 +1,7 @@
 """What a session hands in, taken inside the sandbox where it was made: its changes as one patch, or the task's artifact."""
 
+import re
+
 from gagar_mcore.grading.patch import LEFT_OUT
 from gagar_mcore.naming import some_of
 from gagar_mcore.tasks.task import Task
@@ -25,6 +27,7 @@ find b/ \( -name .git -o -name __pycache__ -o -name .pytest_cache -o -name .mypy
 if [ -e a/.git ]; then cp -r a/.git b/.git; fi
 git diff --no-index --no-prefix --binary --no-renames --no-color --no-ext-diff --no-textconv a/ b/ || [ $? = 1 ]
 """
+_CHANGE = re.compile(r"^(diff --git |--- .*\n\+\+\+ )", re.MULTILINE)
 _UNCOMMITTED = r'git -c safe.directory="*" -c core.fsmonitor= status --porcelain -z --untracked-files=normal'
 
 
@@ -53,6 +56,11 @@ async def difference(sandbox: Sandbox, base: str, workdir: str, timeout_s: float
     if result.exit_code != 0:
         return f"{NO_PATCH}{_one_line(result.stderr)}\n"
     return result.stdout.decode(errors="surrogateescape")
+
+
+def is_patch(artifact: str, text: str) -> bool:
+    """Whether an artifact is one for git, which overlooks what stands before the first change."""
+    return artifact.endswith((".patch", ".diff")) or _CHANGE.search(text) is not None
 
 
 def split_note(patch: str) -> tuple[str, str]:

@@ -38,7 +38,7 @@ async def copy_of_base(sandbox: Sandbox, workdir: str, timeout_s: float) -> None
 
 async def restore(sandbox: Sandbox, base: str, task: Task, timeout_s: float) -> tuple[str, ...]:
     """What was restored and removed, to be shown. Raises NoRestore, NotHere, SandboxLost."""
-    command = ["python3", "-I", "-S", f"{GUARD}/restore.py", base, task.workdir, task.language]
+    command = ["python3", "-I", "-S", f"{GUARD}/restore.py", base, task.workdir, task.language, *task.guarded]
     result = await sandbox.exec(command, timeout_s=timeout_s, output_limit=1 << 20)
     if result.outcome == "exited" and result.exit_code in (126, 127):
         raise NotHere("python3 does not start in the sandbox; tests and settings are restored by it: put it into the image")

@@ -8,7 +8,8 @@ from pathlib import Path
 from gagar_mcore.records.types import Verification
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.integrity import Suspicion, suspect
-from gagar_mcore.verify.patch import BASE, COPY, GIT_ENVIRONMENT, NO_PATCH, difference, split_note
+from gagar_mcore.verify.patch import BASE, COPY, GIT_ENVIRONMENT, NO_PATCH, difference, is_patch, split_note
+from gagar_mcore.verify.persistence import twice
 from gagar_mcore.verify.reading import read_report
 from gagar_mcore.verify.report import Report, ReportError, worse
 from gagar_mcore.verify.restore import GUARD, INSIDE, NoRestore, NotHere, copy_of_base, restore
@@ -71,7 +72,7 @@ class Verifier:
     async def run_tests(self, task: Task, patch: str, shuffle: int | None = None) -> SuiteRun:
         """One run in a fresh sandbox, on the untouched repository where `patch` is "". Raises SandboxLost, SandboxUnavailable."""
         notes: tuple[str, ...] = ()
-        if task.artifact is not None and patch.startswith("diff --git "):
+        if task.artifact is not None and patch and is_patch(task.artifact, patch):
             restored = await self._restored(task, patch)
             if isinstance(restored, SuiteRun):
                 return restored
@@ -98,13 +99,8 @@ class Verifier:
         return await self._run_persistently(task, patch)
 
     async def _run_persistently(self, task: Task, patch: str, shuffle: int | None = None) -> SuiteRun:
-        """A lost sandbox is tried once more."""
         try:
-            return await self.run_tests(task, patch, shuffle)
-        except SandboxLost:
-            pass
-        try:
-            return await self.run_tests(task, patch, shuffle)
+            return await twice(lambda: self.run_tests(task, patch, shuffle))
         except SandboxLost as error:
             return SuiteRun(problem=f"sandbox lost: {error}")
 

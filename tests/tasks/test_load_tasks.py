@@ -95,6 +95,7 @@ def edit_config(**changes: object) -> Callable[[Path], None]:
         (edit_config(grade={"format": "junit", "reports": []}), "config.json: grade.reports: empty"),
         (edit_config(grade={"format": "log", "reports": []}), "config.json: grade.parser: missing"),
         (edit_config(base_commit="main"), "config.json: base_commit: .*got 'main'"),
+        (edit_config(guarded=["../x"]), "config.json: guarded.0: .*must be a path below the repository"),
     ],
 )
 def test_a_task_that_cannot_be_used_is_refused_in_one_line(

@@ -9,7 +9,7 @@ from gagar_mcore.tasks.check import check_tasks
 from gagar_mcore.tasks.commands import import_records
 from gagar_mcore.tasks.load import load_task
 from gagar_mcore.tasks.swe import read_records, reverse
-from gagar_mcore.tasks.swe_write import directives, write_swe_task
+from gagar_mcore.tasks.swe_write import directives, guarded, write_swe_task
 from gagar_mcore.tasks.task import TaskError
 from gagar_mcore.verify.verifier import Verifier
 from gagar_sandbox import Limits, LocalPool
@@ -109,6 +109,16 @@ def test_a_record_becomes_a_task_that_runs_and_is_read_by_swe_benchs_parser(tmp_
             await pool.close()
 
     assert asyncio.run(check()) == "pallets__flask-1: ok, fails with the bug and passes with the solution"
+
+
+def test_files_of_the_tests_and_a_runner_that_the_repository_brings_are_guarded(tmp_path: Path) -> None:
+    [record] = read_records(stored(tmp_path / "r.json", RECORD))
+    assert load_task(write_swe_task(record, tmp_path)).guarded == ("tests/test_new.py", "tests/data.json")
+    sympy = record.model_copy(update={"repo": "sympy/sympy"})
+    assert guarded(sympy, record.patch) == [
+        *("tests/test_new.py", "tests/data.json", "bin/test", "sympy/testing/runtests.py", "sympy/utilities/runtests.py")
+    ]
+    assert "bin/test" not in guarded(sympy, "diff --git a/bin/test b/bin/test\n")
 
 
 def test_what_the_record_lacks_is_named(tmp_path: Path) -> None:

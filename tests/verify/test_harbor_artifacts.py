@@ -78,6 +78,19 @@ def test_tests_in_the_artifact_are_not_the_tasks(with_pool: WithPool, committed_
     assert "removed before the tests: 'sitecustomize.py'" in verification.output
 
 
+@pytest.mark.parametrize("before", ["\n", "# x\n", "From: me\n\n"])
+def test_what_stands_before_an_artifacts_first_change_hides_nothing(
+    with_pool: WithPool, committed_task: Task, before: str
+) -> None:
+    """What the policy's git is told to print is what `collect` takes."""
+    header = "diff --git a/sitecustomize.py b/sitecustomize.py\nnew file mode 100644\n--- /dev/null\n+++ b/sitecustomize.py\n"
+    forge = f"{before}{header}@@ -0,0 +1 @@\n+raise SystemExit(0)\n"
+    script = f"cat > /tmp/evil <<'END'\n{forge}END\ngit config diff.external 'cat /tmp/evil; true'\n" + mend() + COMMIT
+    patch, verification = session(with_pool, committed_task, script)
+    assert patch == forge
+    assert verification.reward == 0.0 and "removed before the tests: 'sitecustomize.py'" in verification.output
+
+
 def test_the_whole_task_is_checked_and_run_by_command(
     committed_task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str], with_pool: WithPool
 ) -> None:

@@ -26,8 +26,8 @@ def run(
 ) -> Callable[..., dict[str, list[str]]]:
     """Restores `work` from `base`, both below `tmp_path`."""
 
-    def restore(language: str = "python") -> dict[str, list[str]]:
-        monkeypatch.setattr("sys.argv", ["restore.py", str(tmp_path / "base"), str(tmp_path / "work"), language])
+    def restore(language: str = "python", *more: str) -> dict[str, list[str]]:
+        monkeypatch.setattr("sys.argv", ["restore.py", str(tmp_path / "base"), str(tmp_path / "work"), language, *more])
         inside.main()
         said: dict[str, list[str]] = json.loads(capsys.readouterr().out)
         return said
@@ -47,10 +47,19 @@ GUARDED = [
     *("tests/helper.py", "pkg/tests/data.bin", "test_a.py", "src/a_test.go", "lib/a.test.ts", "a.spec.mjs", "src/FooTest.java"),
     *("node_modules/mocha/bin", "venv/bin/python", "__pycache__/a.cpython-311.pyc", "a/__snapshots__/b.snap", "spec/a.rb"),
     *("jest.config.js", ".mocharc.yml", "test/index.js", "sub/.git/config", "a_spec.rb", ".github/workflows/ci.yml"),
+    *(
+        "evil.egg-info/entry_points.txt",
+        "x-1.0.dist-info/METADATA",
+        "vite.config.ts",
+        ".babelrc.json",
+        "jest.setup.js",
+        "go.work",
+    ),
 ]
 FREE = [
     *("adding.py", "src/adding.py", "pkg/testing.py", "django/test/client.py", "latest.py", "contest.py", "docs/test.md"),
     *("numpy/testing/utils.py", "attest/core.go", "lib/index.js", "package.json", "Makefile", "src/Testable.java"),
+    *("vendor/x.py", "invite.config.py"),
 ]
 
 
@@ -100,8 +109,60 @@ def test_modules_in_the_place_of_others_are_removed_unless_the_task_has_them(
     (work / "email").mkdir()
     (work / "code").mkdir()
     (work / "code/__init__.py").write_text("")
-    assert run()["removed"] == ["code", "json.py"]
+    (base / "locale").mkdir()
+    (work / "locale").mkdir()
+    (work / "locale/__init__.py").write_text("")
+    (work / "random").symlink_to("pkg")
+    assert run("Python")["removed"] == ["code/__init__.py", "json.py", "locale/__init__.py", "random"]
     assert run("javascript") == {"restored": [], "removed": []}
+
+
+def test_a_root_of_sources_that_became_a_link_is_none(run: Callable[..., dict[str, list[str]]], tmp_path: Path) -> None:
+    write(tmp_path / "base", src__pkg__a="old")
+    write(tmp_path / "work", hidden__json="planted")
+    (tmp_path / "work/src").symlink_to("hidden")
+    assert run()["restored"] == ["src"]
+    assert list((tmp_path / "work/src").iterdir()) == []
+
+
+def test_modules_of_the_environment_are_not_taken_from_the_patch(
+    inside: ModuleType, run: Callable[..., dict[str, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "env", requests____init="", six="", examples="")
+    monkeypatch.setattr(inside, "ENVIRONMENTS", (str(tmp_path / "e*"),))
+    (tmp_path / "base").mkdir()
+    for name in ("six.py", "src/requests/__init__.py", "examples.py", "fresh.py", "docs/six.py"):
+        (tmp_path / "work" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "work" / name).write_text("")
+    assert run()["removed"] == ["six.py", "src/requests/__init__.py"]
+
+
+def test_what_the_task_names_is_its_own(run: Callable[..., dict[str, list[str]]], tmp_path: Path) -> None:
+    write(tmp_path / "base", bin__test="old", bin__tool="old")
+    write(tmp_path / "work", bin__test="new", bin__tool="new", runner__x="new")
+    assert run("python", "bin/test", "runner") == {"restored": ["bin/test"], "removed": ["runner", "runner/x"][:1]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "done"),
+    [
+        ("module a\n", "module a\nreplace b => ./fake\n", ["go.mod"]),
+        ("module a\n", "module a\ngo 1.22\n", []),
+        (None, "module a\nreplace b => ./fake\n", ["go.mod"]),
+        (None, "module a\n", []),
+    ],
+)
+def test_modules_of_go_come_from_where_the_task_takes_them(
+    run: Callable[..., dict[str, list[str]]], tmp_path: Path, before: str | None, after: str, done: list[str]
+) -> None:
+    for folder, text in (("base", before), ("work", after)):
+        (tmp_path / folder).mkdir()
+        if text is not None:
+            (tmp_path / folder / "go.mod").write_text(text)
+    (tmp_path / "work/vendor").mkdir()
+    assert run("go") == {"restored": done, "removed": ["vendor"]}
+    kept = tmp_path / "work/go.mod"
+    assert (kept.read_text() if kept.exists() else None) == (before if done else after)
 
 
 @pytest.mark.parametrize(

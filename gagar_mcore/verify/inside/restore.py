@@ -1,10 +1,12 @@
 """Put tests, their settings and their runner back to what the task has, and remove what was planted beside them.
 
-Started inside the sandbox as `python3 -I -S restore.py BASE WORKDIR LANGUAGE`, before any code of the repository runs. Needs the
-standard library alone, follows no link, and prints one JSON object: the paths that it restored and removed."""
+Started inside the sandbox as `python3 -I -S restore.py BASE WORKDIR LANGUAGE [PATH ...]`, before any code of the repository runs.
+What lies at or below each PATH is the task's too. Needs the standard library alone, follows no link, and prints one JSON object:
+the paths that it restored and removed."""
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -14,7 +16,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 MOST_NAMED = 200
 FOLDERS = {
@@ -24,25 +26,38 @@ FOLDERS = {
 ROOT_FOLDERS = {"test", "testing", "spec", ".github", ".cargo", ".mvn", ".yarn"}
 FILES = {
     *("conftest.py", "sitecustomize.py", "usercustomize.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"),
-    *("tox.ini", "setup.cfg", "pyproject.toml", "noxfile.py", ".coveragerc", "pyvenv.cfg", "phpunit.xml"),
+    *("tox.ini", "setup.cfg", "pyproject.toml", "noxfile.py", ".coveragerc", "pyvenv.cfg", "phpunit.xml", "phpunit.xml.dist"),
     *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile", ".zshrc", ".zshenv", ".zprofile", ".envrc", ".env"),
     *(".npmrc", ".yarnrc", ".yarnrc.yml", ".rspec", ".gitconfig", ".gitmodules", ".pythonrc", ".python-version", ".node-version"),
+    *("go.work", ".swcrc", ".taprc"),
 }
 PATTERNS = re.compile(
     r"test_.*\.py|.*_tests?\.(py|go|rb|exs|c|cc|cpp)|.*[.-](test|spec)\.[cm]?[jt]sx?|.*_spec\.rb|.*Tests?\.(java|kt|php|cs)"
-    r"|.*\.(pth|pyc|pyo|snap)|(jest|vitest|karma|babel|ava|cypress|playwright)\.(config|conf)\..*|\.mocharc.*|\.jestrc.*"
+    r"|.*\.(pth|pyc|pyo|snap)|\.(mocha|jest|babel|nyc|c8)rc.*"
+    r"|(jest|vitest|vite|karma|babel|ava|cypress|playwright)[.-](config|conf|setup)\..*"
 )
+METADATA = (".egg-info", ".dist-info")  # of distributions, which can name plug-ins of the test runner
+VENDORED = {"go": "vendor", "php": "vendor"}
 RUNNERS = {"pytest", "_pytest", "pluggy", "py", "iniconfig", "nose", "nose2", "hypothesis", "xdist", "pytest_asyncio", "coverage"}
-SOURCE_ROOTS = ("", "src/", "lib/", "python/")
+AT_START = {"sitecustomize", "usercustomize"}
+SOURCE_ROOTS = {"src", "lib", "python"}
+MODULE = re.compile(r"(?:(?:src|lib|python)/)?([^/.]+)(?:/__init__)?((?:\.[^/]*)?\.(?:py|pyc|so|pyd|zip|egg)|)")
+ENVIRONMENTS = (
+    *("/opt/site-packages", "/usr/lib/python3*/*-packages", "/usr/local/lib/python3*/*-packages"),
+    *("/opt/*/lib/python3*/site-packages", "/opt/*/envs/*/lib/python3*/site-packages", "/root/.local/lib/python3*/site-packages"),
+)
+COMMON = {"tests", "test", "docs", "examples", "scripts", "benchmarks", "tools"}  # that some distributions leave there
 SCRIPTS = ("scripts", "jest", "mocha", "ava", "nyc", "tap", "vitest", "c8", "babel")
 
 
 def main() -> None:
-    base, workdir, language = sys.argv[1:4]
+    base, workdir, language, *more = sys.argv[1:]
     done: dict[str, list[str]] = {"restored": [], "removed": []}
     here, there = set(paths(workdir)), set(paths(base))
+    others = taken() if language.lower().startswith("py") else set()
     for path in sorted(here | there):
-        if guarded(path) or (language == "python" and path not in there and shadows(workdir, path)):
+        own = guarded(path, language, more) or (others and path not in there and shadows(workdir, path, others))
+        if own or (path in SOURCE_ROOTS and os.path.islink(os.path.join(workdir, path))):
             if same(os.path.join(base, path), os.path.join(workdir, path)):
                 continue
             if os.path.lexists(os.path.join(base, path)):
@@ -51,7 +66,9 @@ def main() -> None:
             elif os.path.lexists(os.path.join(workdir, path)):
                 remove(os.path.join(workdir, path))
                 done["removed"].append(path)
-        elif os.path.basename(path) == "package.json" and rescript(base, workdir, path):
+        elif (os.path.basename(path) == "package.json" and rescript(base, workdir, path)) or (
+            os.path.basename(path) == "go.mod" and redirected(base, workdir, path)
+        ):
             done["restored"].append(path)
     print(json.dumps({name: some[:MOST_NAMED] for name, some in done.items()}))
 
@@ -65,25 +82,28 @@ def paths(root: str) -> Iterator[str]:
             yield os.path.relpath(os.path.join(folder, name), root)
 
 
-def guarded(path: str) -> bool:
+def guarded(path: str, language: str = "", more: Sequence[str] = ()) -> bool:
     parts = path.split("/")
-    if parts[0] in ROOT_FOLDERS or not FOLDERS.isdisjoint(parts):
+    if parts[0] in ROOT_FOLDERS or not FOLDERS.isdisjoint(parts) or parts[0] == VENDORED.get(language.lower()):
         return True
-    return parts[-1] in FILES or PATTERNS.fullmatch(parts[-1]) is not None or ".git" in parts
+    if ".git" in parts or any(part.endswith(METADATA) for part in parts):
+        return True
+    if any(path == own or path.startswith(f"{own}/") for own in more):
+        return True
+    return parts[-1] in FILES or PATTERNS.fullmatch(parts[-1]) is not None
 
 
-def shadows(workdir: str, path: str) -> bool:
-    """Whether it takes the place of a module of the standard library or of the test runner."""
-    folder, _, name = path.rpartition("/")
-    if (folder and folder + "/") not in SOURCE_ROOTS:
-        return False
-    module, _, suffix = name.partition(".")
-    if module not in sys.stdlib_module_names and module not in RUNNERS:
-        return False
-    whole = os.path.join(workdir, path)
-    if os.path.isdir(whole):
-        return any(name.startswith("__init__.") for name in os.listdir(whole))
-    return suffix.rpartition(".")[2] in ("py", "so", "pyd", "zip", "egg")
+def taken() -> set[str]:
+    """Names of modules of the standard library, of the environment, and of test runners."""
+    folders = [folder for pattern in ENVIRONMENTS for folder in glob.glob(pattern)]
+    installed = {name.partition(".")[0] for folder in folders for name in os.listdir(folder)}
+    return (installed - COMMON) | set(sys.stdlib_module_names) | RUNNERS | AT_START
+
+
+def shadows(workdir: str, path: str, others: set[str]) -> bool:
+    """Whether it is imported in the place of one of the others: a file, a package's own, or a link to either."""
+    found = MODULE.fullmatch(path)
+    return found is not None and found[1] in others and (bool(found[2]) or os.path.islink(os.path.join(workdir, path)))
 
 
 def same(one: str, other: str) -> bool:
@@ -135,6 +155,25 @@ def remove(path: str) -> None:
         shutil.rmtree(path)
     else:
         os.unlink(path)
+
+
+def redirected(base: str, workdir: str, path: str) -> bool:
+    """go.mod as the task has it, where it takes modules from other places than there. Whether it did."""
+    source, target = os.path.join(base, path), os.path.join(workdir, path)
+    if not os.path.lexists(target):
+        return False
+    before = replacements(source) if os.path.isfile(source) else []
+    if not os.path.islink(target) and replacements(target) == before:
+        return False
+    remove(target)
+    if os.path.isfile(source):
+        restore(base, workdir, path)
+    return True
+
+
+def replacements(path: str) -> list[str]:
+    with open(path, errors="replace") as file:
+        return [line.strip() for line in file if "=>" in line]
 
 
 def rescript(base: str, workdir: str, path: str) -> bool:
