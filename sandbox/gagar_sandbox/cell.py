@@ -38,7 +38,7 @@ class Cell:
         self._image = image
         self._overlay = overlay
         self._oom_kills = 0
-        self._asking = False
+        self._asking = self._renewing = False
         self._control = template.keeper()
         self._keeper: Process | None = None
         self._size = spec.limits.disk_mb * MIB
@@ -50,7 +50,7 @@ class Cell:
     @property
     def fit(self) -> bool:
         """Whether it may be used again: alive, and without a copy of its base, which might grow."""
-        return self._overlay and not self._asking and self._keeper is not None and not self._keeper.ended
+        return self._overlay and not (self._asking or self._renewing) and self._keeper is not None and not self._keeper.ended
 
     async def open(self) -> None:
         """Have a keeper, in its control group: to move a process into one takes the kernel longer than all the rest."""
@@ -100,10 +100,10 @@ class Cell:
         return self._oom_kills > before
 
     async def _renew(self, request: bytes) -> None:
-        before = self.link
-        async with before.turn:
-            await before.close()
-            await self._enter(request)
+        self._renewing = True  # and for ever where this fails
+        await self.link.close()
+        await self._enter(request)
+        self._renewing = False
 
     async def _enter(self, *message: bytes) -> None:
         """Have the keeper start a PID 1, and that build the sandbox, which it is told before it is there."""
@@ -144,9 +144,12 @@ class Cell:
         return answer
 
     async def _answer(self) -> tuple[int, Process | None]:
-        if not await readable(self._control.fileno(), START_S):
-            raise SandboxLost(f"no sandbox was started within {START_S:.0f} s")
-        reply, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 1)
+        try:
+            if not await readable(self._control.fileno(), START_S):
+                raise SandboxLost(f"no sandbox was started within {START_S:.0f} s")
+            reply, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 1)
+        except OSError as error:
+            raise SandboxLost(f"the sandbox is closed: {error}") from error
         match unpack(reply[4:]):
             case [b"ok", pid]:
                 return int(pid), Process(descriptors[0]) if descriptors else None

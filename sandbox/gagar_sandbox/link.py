@@ -12,14 +12,13 @@ PART_BYTES = 1 << 17
 
 
 class Link:
-    """Requests to a process, one at a time. After any failure the process is dead and every call raises SandboxLost. `turn`
-    is held while a request is answered."""
+    """Requests to a process, to be made one after the other. After any failure the process is dead and every call raises
+    SandboxLost."""
 
     def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._process = process
         self._reader = reader
         self._writer = writer
-        self.turn = asyncio.Lock()
 
     @classmethod
     async def open(cls, socket: socket.socket, process: Process) -> "Link":
@@ -30,11 +29,10 @@ class Link:
     async def call(self, *request: bytes, reply_bytes: int, timeout_s: float, on_output: OnOutput | None = None) -> list[bytes]:
         """Send one request and return the reply's fields. Cancelled, it stops what runs inside before it lets go. `on_output` is
         given what comes before the reply; without it nothing may."""
-        async with self.turn:
-            if self._writer.is_closing():
-                raise SandboxLost("the sandbox is closed")
-            self._writer.write(pack(*request))
-            return await self.reply(reply_bytes, timeout_s, on_output)
+        if self._writer.is_closing():
+            raise SandboxLost("the sandbox is closed")
+        self._writer.write(pack(*request))
+        return await self.reply(reply_bytes, timeout_s, on_output)
 
     async def reply(self, reply_bytes: int, timeout_s: float, on_output: OnOutput | None = None) -> list[bytes]:
         receiving = asyncio.create_task(self._receive_all(reply_bytes, on_output))

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast, get_args
 
-from gagar_sandbox.asked import check_command, check_path, check_size
+from gagar_sandbox.asked import check_bounds, check_command, check_path, check_size
 from gagar_sandbox.bwrap import HOME
 from gagar_sandbox.cell import Cell
 from gagar_sandbox.types import ExecResult, Limits, OnOutput, Outcome, SandboxLost
@@ -28,6 +28,7 @@ class LocalSandbox:
         self._limits = limits
         self._environment = environment
         self._on_close = on_close
+        self._turn = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
 
     async def exec(
@@ -45,36 +46,42 @@ class LocalSandbox:
         Raises ValueError where the command is empty or holds a NUL, OSError where stdin is longer than the largest file."""
         variables = [f"{name}={value}" for name, value in {**self._environment, **(env or {})}.items()]
         check_command(command, variables)
+        check_bounds(timeout_s, output_limit)
         check_size(len(stdin), "stdin", self._limits)
-        started = time.monotonic()
         bounds = [str(timeout_s).encode(), str(output_limit).encode(), b"1" if on_output else b"0"]
         request = [b"exec", *bounds, _list(command), _list(variables), stdin]
         most, timeout_s = 2 * output_limit + OVERHEAD_BYTES, timeout_s + ANSWER_S
-        try:
-            reply = await self._held.link.call(*request, reply_bytes=most, timeout_s=timeout_s, on_output=on_output)
-            result = self._result(reply, time.monotonic() - started)
-        except SandboxLost:
-            if self._closing or not self._cell.ran_out_of_memory():
-                raise
-            return ExecResult("out_of_memory", 137, b"", b"", False, time.monotonic() - started)
-        return replace(result, outcome="out_of_memory") if self._held.ran_out_of_memory() else result
+        async with self._turn:
+            started = time.monotonic()
+            try:
+                reply = await self._held.link.call(*request, reply_bytes=most, timeout_s=timeout_s, on_output=on_output)
+                result = self._result(reply, time.monotonic() - started)
+            except SandboxLost:
+                if self._closing or not self._cell.ran_out_of_memory():
+                    raise
+                return ExecResult("out_of_memory", 137, b"", b"", False, time.monotonic() - started)
+            return replace(result, outcome="out_of_memory") if self._held.ran_out_of_memory() else result
 
     async def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
         """See Sandbox.read. A relative path starts from the workdir."""
+        check_path(path)
         return await self._file(path, b"read", os.fsencode(path), str(max_bytes).encode(), reply_bytes=max_bytes)
 
     async def write(self, path: str, data: bytes) -> None:
         """See Sandbox.write. A relative path starts from the workdir; an existing file keeps its mode."""
+        check_path(path)
         check_size(len(data), path, self._limits)
         await self._file(path, b"write", os.fsencode(path), data, reply_bytes=0)
 
     async def snapshot(self) -> None:
         """See Sandbox.snapshot. Where files are seen under an overlay it copies nothing."""
-        await self._held.snapshot()
+        async with self._turn:
+            await self._held.snapshot()
 
     async def reset(self) -> None:
         """See Sandbox.reset. Waits for a running call to end. A sandbox that was lost lives again."""
-        await self._held.reset()
+        async with self._turn:
+            await self._held.reset()
 
     async def close(self) -> None:
         """See Sandbox.close. Cancelled, it goes on by itself."""
@@ -93,13 +100,13 @@ class LocalSandbox:
         await self._on_close(self, self._cell)
 
     async def _file(self, path: str, *request: bytes, reply_bytes: int) -> bytes:
-        check_path(path)
-        match await self._held.link.call(*request, reply_bytes=reply_bytes + OVERHEAD_BYTES, timeout_s=ANSWER_S):
-            case [b"ok", data] if len(data) <= reply_bytes:
-                return data
-            case [b"error", code, reason] if re.fullmatch(rb"[0-9]{1,4}", code):
-                raise OSError(int(code), reason.decode(errors="replace"), path)
-        raise self._held.link.nonsense("a file request")
+        async with self._turn:
+            match await self._held.link.call(*request, reply_bytes=reply_bytes + OVERHEAD_BYTES, timeout_s=ANSWER_S):
+                case [b"ok", data] if len(data) <= reply_bytes:
+                    return data
+                case [b"error", code, reason] if re.fullmatch(rb"[0-9]{1,4}", code):
+                    raise OSError(int(code), reason.decode(errors="replace"), path)
+            raise self._held.link.nonsense("a file request")
 
     def _result(self, reply: list[bytes], seconds: float) -> ExecResult:
         match reply:

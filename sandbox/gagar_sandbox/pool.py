@@ -1,9 +1,9 @@
 """The pool of this machine's sandboxes."""
 
 import asyncio
+import contextlib
 import functools
 import os
-from collections.abc import Hashable
 from pathlib import Path
 
 from gagar_sandbox.bwrap import check_spec
@@ -13,8 +13,8 @@ from gagar_sandbox.images import Image, ImageStore, default_store
 from gagar_sandbox.local import ENVIRONMENT, LocalSandbox
 from gagar_sandbox.mend import unavailable
 from gagar_sandbox.shelf import Shelf
-from gagar_sandbox.template import Refused, Template
-from gagar_sandbox.templates import Templates
+from gagar_sandbox.template import Refused
+from gagar_sandbox.templates import Held, Templates
 from gagar_sandbox.types import SandboxLost, SandboxSpec, SandboxUnavailable
 
 LIVE_PER_CORE = 4
@@ -38,7 +38,7 @@ class LocalPool:
         self._images = images
         self._without_overlay: set[int] = set()
         self._proven = False
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def overlays(self) -> bool:
@@ -56,42 +56,54 @@ class LocalPool:
         image = ImageStore(self._images or default_store()).find(spec.image) if spec.image else None
         await self._slots.acquire()
         try:
-            if self._closed:
-                raise SandboxLost("the pool is closed")
+            self._check_open()
             sandbox = await self._start(spec, image)
         except BaseException:
             self._slots.release()
             raise
         self._proven = True
         self._live.add(sandbox)
-        await self._templates.trim()
-        if self._closed:
+        try:
+            await self._templates.trim()
+            self._check_open()
+        except BaseException:
             await sandbox.close()
-            raise SandboxLost("the pool is closed")
+            raise
         return sandbox
 
     async def close(self) -> None:
-        """Close every sandbox. An acquire that still waits raises SandboxLost."""
-        self._closed = True
-        try:
+        """Close every sandbox. An acquire that still waits raises SandboxLost. Cancelled, it goes on by itself."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        async with contextlib.AsyncExitStack() as last:
+            last.callback(self._host.close)
+            last.push_async_callback(self._templates.close)
+            last.push_async_callback(self._shelf.close)
+            last.push_async_callback(self._all_free)
             await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
-        finally:
-            for _ in range(self._concurrency):
-                await self._slots.acquire()  # until those that were being started are closed too
-            await self._shelf.close()
-            await self._templates.close()
-            self._host.close()
-            for _ in range(self._concurrency):
-                self._slots.release()
+
+    async def _all_free(self) -> None:
+        """Until those that were being started are closed too."""
+        for _ in range(self._concurrency):
+            await self._slots.acquire()
+        for _ in range(self._concurrency):
+            self._slots.release()
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise SandboxLost("the pool is closed")
 
     async def _start(self, spec: SandboxSpec, image: Image | None) -> LocalSandbox:
         root = image.root if image else None
         try:
-            template, key = await self._templates.take(spec, root)
+            held = await self._templates.take(spec, root)
             try:
-                cell = await self._cell(template, key, spec, root)
+                cell = await self._cell(held, spec, root)
             except BaseException:
-                self._templates.give_back(key)
+                self._templates.give_back(held)
                 raise
         except Refused as error:
             if self._proven:
@@ -100,23 +112,24 @@ class LocalPool:
         except OSError as error:
             raise SandboxLost(f"cannot start a sandbox: {error}") from error
         environment = {**ENVIRONMENT, "USER": "root", **image.environment} if image else ENVIRONMENT
-        return LocalSandbox(cell, spec.limits, functools.partial(self._closed_one, key), environment)
+        return LocalSandbox(cell, spec.limits, functools.partial(self._closed_one, held), environment)
 
-    async def _cell(self, template: Template, key: Hashable, spec: SandboxSpec, image: Path | None) -> Cell:
+    async def _cell(self, held: Held, spec: SandboxSpec, image: Path | None) -> Cell:
         """Under an overlay where user, kernel and the base's file system allow one; else with a copy of the base."""
         status = (spec.base or image or Path("/")).stat()
         # An overlay cannot copy up what belongs to a user whom the sandbox does not know.
         if self._overlay and status.st_uid == os.geteuid() and status.st_dev not in self._without_overlay:
             try:
-                rested = await self._shelf.take(key, spec.limits)
+                rested = await self._shelf.take(held, spec.limits)
                 if rested:
-                    self._templates.give_back(key)  # it has held its template all the time
-                return await self._started(rested or Cell(self._host, spec, template, image, overlay=True), new=rested is None)
+                    self._templates.give_back(held)  # it has held its template all the time
+                new = rested is None
+                return await self._started(rested or Cell(self._host, spec, held.template, image, overlay=True), new)
             except NoOverlay:
                 self._without_overlay.add(status.st_dev)
         if image:
             raise SandboxUnavailable(f"image {spec.image}: needs overlay mounts, and base and image to be of this user")
-        return await self._started(Cell(self._host, spec, template, None, overlay=False), new=True)
+        return await self._started(Cell(self._host, spec, held.template, None, overlay=False), new=True)
 
     async def _started(self, cell: Cell, new: bool) -> Cell:
         try:
@@ -128,12 +141,10 @@ class LocalPool:
             raise
         return cell
 
-    async def _closed_one(self, key: Hashable, sandbox: LocalSandbox, cell: Cell) -> None:
+    async def _closed_one(self, held: Held, sandbox: LocalSandbox, cell: Cell) -> None:
         """Keep what makes the next sandbox of these files cheap, and free all else."""
         try:
-            await self._shelf.put(key, cell)
-            if self._closed:
-                await self._shelf.close()
+            await self._shelf.put(held, cell)
         finally:
             self._live.discard(sandbox)
             self._slots.release()

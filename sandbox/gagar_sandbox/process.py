@@ -13,6 +13,10 @@ class Process:
     def __init__(self, pidfd: int) -> None:
         self._pidfd: int | None = pidfd
 
+    def __del__(self) -> None:
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+
     @property
     def ended(self) -> bool:
         return self._pidfd is None or _is_readable(self._pidfd)

@@ -1,42 +1,43 @@
 """Cells between two sandboxes: their keeper waits in its control group, and nothing else of them is left."""
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from gagar_sandbox.cell import Cell
+from gagar_sandbox.templates import Held
 from gagar_sandbox.types import Limits, SandboxLost
 
 ROOM = 16
 
 
 class Shelf:
-    """The last few that were given back. `on_close` is told the key of each that is closed."""
+    """The last few that were given back, each with the template that it holds. `on_close` is told that of each that is closed."""
 
-    def __init__(self, on_close: Callable[[Hashable], None]) -> None:
-        self._cells: deque[tuple[Hashable, Cell]] = deque()
+    def __init__(self, on_close: Callable[[Held], None]) -> None:
+        self._cells: deque[tuple[Held, Cell]] = deque()
         self._on_close = on_close
 
-    async def take(self, key: Hashable, limits: Limits) -> Cell | None:
-        """One of the same files and limits."""
+    async def take(self, held: Held, limits: Limits) -> Cell | None:
+        """One of the same template and limits."""
         for found in reversed(list(self._cells)):
-            if found[0] == key and found[1].limits == limits:
+            if found[0] is held and found[1].limits == limits:
                 self._cells.remove(found)
                 if found[1].fit:
                     return found[1]
                 await self._drop(*found)
-                return await self.take(key, limits)
+                return await self.take(held, limits)
         return None
 
-    async def put(self, key: Hashable, cell: Cell) -> None:
+    async def put(self, held: Held, cell: Cell) -> None:
         """Keep it if it is fit to be used again."""
         try:
             if not cell.fit:
                 raise SandboxLost("not to be used again")
             await cell.rest()
         except SandboxLost:
-            await self._drop(key, cell)
+            await self._drop(held, cell)
             return
-        self._cells.append((key, cell))
+        self._cells.append((held, cell))
         if len(self._cells) > ROOM:
             await self._drop(*self._cells.popleft())
 
@@ -44,8 +45,8 @@ class Shelf:
         while self._cells:
             await self._drop(*self._cells.popleft())
 
-    async def _drop(self, key: Hashable, cell: Cell) -> None:
+    async def _drop(self, held: Held, cell: Cell) -> None:
         try:
             await cell.close()
         finally:
-            self._on_close(key)
+            self._on_close(held)

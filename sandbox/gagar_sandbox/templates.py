@@ -15,14 +15,20 @@ from gagar_sandbox.types import SandboxLost, SandboxSpec
 IDLE = 4
 
 
-@dataclass(slots=True)
-class _Entry:
+@dataclass(slots=True, eq=False)
+class Held:
+    """A template, once it is opened, and how many hold it."""
+
     opening: asyncio.Task[Template]
     users: int = 0
 
+    @property
+    def template(self) -> Template:
+        return self.opening.result()
+
     def failed(self) -> bool:
         """It could not be opened, or has died since."""
-        return self.opening.done() and (self.opening.exception() is not None or self.opening.result().ended)
+        return self.opening.done() and (self.opening.exception() is not None or self.template.ended)
 
 
 class Templates:
@@ -30,48 +36,52 @@ class Templates:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
-        self._retired: list[_Entry] = []
+        self._held: OrderedDict[Hashable, Held] = OrderedDict()
+        self._retired: list[Held] = []
 
-    async def take(self, spec: SandboxSpec, image: Path | None) -> tuple[Template, Hashable]:
-        """A template of these files, and the key to give it back by. Raises Refused, SandboxLost, OSError."""
+    async def take(self, spec: SandboxSpec, image: Path | None) -> Held:
+        """A template of these files, to be given back. Raises Refused, SandboxLost, OSError."""
         key = _key(spec, image)
-        entry = self._entries.get(key)
-        if entry is not None and entry.failed():
-            self._retired.append(self._entries.pop(key))
-            entry = None
-        if entry is None:
-            opening = asyncio.create_task(Template.open(command(self._host, spec, image)))
-            entry = self._entries[key] = _Entry(opening)
-        entry.users += 1
-        self._entries.move_to_end(key)
+        held = self._held.get(key)
+        if held is not None and held.failed():
+            self._retired.append(self._held.pop(key))
+            held = None
+        if held is None:
+            held = self._held[key] = Held(asyncio.create_task(Template.open(command(self._host, spec, image))))
+        held.users += 1
+        self._held.move_to_end(key)
         try:
-            return await asyncio.shield(entry.opening), key
+            await asyncio.shield(held.opening)
         except BaseException:
-            self.give_back(key)
+            self.give_back(held)
             raise
+        return held
 
-    def give_back(self, key: Hashable) -> None:
-        if key in self._entries:
-            self._entries[key].users -= 1
+    def give_back(self, held: Held) -> None:
+        held.users -= 1
 
     async def trim(self) -> None:
-        """Close those that have been idle longest, beyond a few."""
-        idle = [key for key, entry in self._entries.items() if entry.users <= 0 and entry.opening.done()]
-        surplus = [self._entries.pop(key) for key in idle[: max(0, len(idle) - IDLE)]]
-        for entry in surplus:
-            await _close(entry)
+        """Close those that have been idle longest, beyond a few. Cancelled, it goes on by itself."""
+        idle = [key for key, held in self._held.items() if held.users == 0 and held.opening.done()]
+        self._retired += [self._held.pop(key) for key in idle[: max(0, len(idle) - IDLE)]]
+        if self._retired:
+            await asyncio.shield(asyncio.create_task(self._bury()))
 
     async def close(self) -> None:
-        for entry in (*self._entries.values(), *self._retired):
-            await _close(entry)
-        self._entries.clear()
-        self._retired.clear()
+        self._retired += self._held.values()
+        self._held.clear()
+        await self._bury()
+
+    async def _bury(self) -> None:
+        for held in list(self._retired):
+            await _close(held)
+            if held in self._retired:  # another may have closed it too
+                self._retired.remove(held)
 
 
-async def _close(entry: _Entry) -> None:
+async def _close(held: Held) -> None:
     with contextlib.suppress(SandboxLost, OSError):  # it never opened, and who waited for it has heard
-        template = await entry.opening
+        template = await held.opening
         await template.close()
 
 

@@ -1,8 +1,9 @@
 import asyncio
+import math
 
 import pytest
 
-from gagar_sandbox import SandboxLost
+from gagar_sandbox import ExecResult, SandboxLost
 from gagar_sandbox.local import LocalSandbox
 
 
@@ -49,9 +50,19 @@ def test_commands_that_cannot_run(use):
         for _ in range(600):  # more than PID 1 may have open
             await sandbox.exec(["no-such-command"], timeout_s=30)
         assert (await sandbox.exec(["true"], timeout_s=30)).exit_code == 0
-        for command in ([], [""], ["a\0b"]):
+        for command in ([], [""], ["a\0b"], ["echo", "\ud800"]):
             with pytest.raises(ValueError, match="cannot run"):
                 await sandbox.exec(command, timeout_s=30)
+        with pytest.raises(ValueError, match="has no name"):
+            await sandbox.exec(["true"], timeout_s=30, env={"": "x"})
+        with pytest.raises(ValueError, match="timeout_s is nan"):
+            await sandbox.exec(["true"], timeout_s=math.nan)
+        with pytest.raises(ValueError, match="output_limit is -1"):
+            await sandbox.exec(["true"], timeout_s=30, output_limit=-1)
+        with pytest.raises(ValueError, match="no path"):
+            await sandbox.read("\ud800")
+        long = await sandbox.exec(["x" * 400_000], timeout_s=30, output_limit=100)
+        assert (long.exit_code, long.stderr[:4], len(long.stderr) < 300) == (126, b"xxxx", True)
 
     use(body)
 
@@ -91,9 +102,18 @@ def test_output_keeps_head_and_tail(use):
     use(body)
 
 
+async def stopped_once_heard(sandbox: LocalSandbox, script: str, output_limit: int = 1000) -> ExecResult:
+    """What becomes of a script that never ends, at a deadline that was late enough for it to say something."""
+    for timeout_s in (0.3, 3, 30):
+        result = await sandbox.exec(["sh", "-c", script], timeout_s=timeout_s, output_limit=output_limit)
+        if result.stdout:
+            break
+    return result
+
+
 def test_a_flood_of_output_costs_no_memory_and_meets_the_deadline(use):
     async def body(sandbox: LocalSandbox) -> None:
-        result = await sandbox.exec(["sh", "-c", "yes & yes >&2"], timeout_s=1, output_limit=100)
+        result = await stopped_once_heard(sandbox, "yes & yes >&2", output_limit=100)
         assert (result.outcome, result.exit_code, result.output_truncated) == ("timed_out", 137, True)
         assert len(result.stdout) < 200 and len(result.stderr) < 200
 
@@ -102,7 +122,7 @@ def test_a_flood_of_output_costs_no_memory_and_meets_the_deadline(use):
 
 def test_timeout_keeps_what_was_said(use):
     async def body(sandbox: LocalSandbox) -> None:
-        result = await sandbox.exec(["sh", "-c", "echo before; while :; do :; done"], timeout_s=0.5)
+        result = await stopped_once_heard(sandbox, "echo before; while :; do :; done")
         assert (result.outcome, result.exit_code, result.stdout) == ("timed_out", 137, b"before\n")
 
     use(body)

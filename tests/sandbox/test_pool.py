@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -74,7 +75,7 @@ def test_close_does_not_forget_a_sandbox_that_is_being_started(base: Path, left_
     async def main() -> None:
         pool = LocalPool()
         starting = asyncio.create_task(pool.acquire(SandboxSpec(base)))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         await pool.close()
         with pytest.raises(SandboxLost):
             await starting
@@ -93,8 +94,8 @@ def test_a_cancelled_acquire_leaves_its_place_to_others(base: Path, left_behind:
                     await asyncio.sleep(0)
                 await asyncio.sleep(delay)
                 starting.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await starting
+                with suppress(asyncio.CancelledError):
+                    await (await starting).close()  # it had come before
             sandbox = await asyncio.wait_for(pool.acquire(SandboxSpec(base)), 60)
             assert await sandbox.read("hello.txt") == b"hello"
         finally:
@@ -182,10 +183,67 @@ def test_a_template_that_has_died_is_replaced(base: Path, left_behind: Callable[
             await (await pool.acquire(SandboxSpec(base))).close()
             for process in left_behind():
                 process.kill()
-                await asyncio.to_thread(psutil.wait_procs, [process], 1)
+            await asyncio.to_thread(psutil.wait_procs, left_behind(), 0.1)
             assert await (await pool.acquire(SandboxSpec(base))).read("hello.txt") == b"hello"
         finally:
             await pool.close()
+
+    asyncio.run(main())
+    assert left_behind() == []
+
+
+def test_who_holds_a_dead_template_gives_back_that_one_and_not_its_successor(base: Path):
+    async def main() -> None:
+        pool = LocalPool(2)
+        try:
+            first = await pool.acquire(SandboxSpec(base))
+            [dead] = pool._templates._held.values()
+            dead.template._process.kill()
+            assert await dead.template._process.wait(60)
+            await pool.acquire(SandboxSpec(base))
+            await first.close()
+            assert [(held is dead, held.users) for held in pool._templates._held.values()] == [(False, 1)]
+        finally:
+            await pool.close()
+
+    asyncio.run(main())
+
+
+def test_an_acquire_that_is_cancelled_at_its_very_end_leaves_its_place_too(base: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main() -> None:
+        pool = LocalPool(concurrency=1)
+        reached, trim = asyncio.Event(), pool._templates.trim
+
+        async def reaching() -> None:
+            reached.set()
+            await asyncio.sleep(0)
+            await trim()
+
+        monkeypatch.setattr(pool._templates, "trim", reaching)
+        try:
+            starting = asyncio.create_task(pool.acquire(SandboxSpec(base)))
+            await reached.wait()
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+            sandbox = await asyncio.wait_for(pool.acquire(SandboxSpec(base)), 60)
+            assert await sandbox.read("hello.txt") == b"hello"
+        finally:
+            await pool.close()
+
+    asyncio.run(main())
+
+
+def test_a_pool_may_be_closed_by_many_at_once_and_by_who_gives_up(base: Path, left_behind: Callable[[], list[psutil.Process]]):
+    async def main() -> None:
+        pool = LocalPool(concurrency=2)
+        sandboxes = [await pool.acquire(SandboxSpec(base)) for _ in range(2)]
+        first = asyncio.create_task(pool.close())
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait_for(asyncio.gather(*(pool.close() for _ in range(3)), *(one.close() for one in sandboxes)), 60)
+        with pytest.raises(SandboxLost):
+            await pool.acquire(SandboxSpec(base))
 
     asyncio.run(main())
     assert left_behind() == []

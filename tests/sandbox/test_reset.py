@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -127,6 +128,36 @@ def test_a_reset_waits_for_what_runs_and_revives_what_was_lost(use):
         assert await sandbox.read("hello.txt") == b"hello"
 
     use(body)
+
+
+def test_calls_wait_for_a_reset_as_for_each_other(use):
+    async def body(sandbox: LocalSandbox) -> None:
+        left = ["sh", "-c", "echo x > left"]
+        calls = [sandbox.exec(left, timeout_s=60), sandbox.reset(), sandbox.exec(["ls"], timeout_s=60), sandbox.write("b", b"")]
+        calls += [sandbox.snapshot(), sandbox.exec(left, timeout_s=60), sandbox.reset(), sandbox.exec(["ls"], timeout_s=60)]
+        results = await asyncio.gather(*calls)
+        assert (results[2].stdout, results[-1].stdout) == (b"hello.txt\n", b"b\nhello.txt\n")
+
+    use(body)
+
+
+def test_a_sandbox_that_is_closed_in_the_middle_of_a_reset_spoils_no_other(base, left_behind: Callable[[], list[psutil.Process]]):
+    async def main() -> None:
+        pool = LocalPool(1)
+        try:
+            for delay in (0, 0, 0.0005, 0.001, 0.002, 0.003, 0.004, 0.006, 0.008, 0.012):
+                sandbox = await pool.acquire(SandboxSpec(base))
+                assert await sandbox.read("hello.txt") == b"hello"
+                resetting = asyncio.create_task(sandbox.reset())
+                await asyncio.sleep(delay)
+                await sandbox.close()
+                with suppress(SandboxLost):
+                    await resetting
+        finally:
+            await pool.close()
+
+    asyncio.run(main())
+    assert left_behind() == []
 
 
 def test_nothing_is_left_by_a_closed_sandbox_that_was_reset(base, left_behind: Callable[[], list[psutil.Process]]):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # typing and collections would double the time to start
     from .capture import Tell
 
 TICK_S = 0.05
+NAMED = 200  # bytes of a command's name in an error
 SIGINT, SIGKILL, SIGPIPE, SIGXFSZ = 2, 9, 13, 25
 
 
@@ -38,7 +39,7 @@ def run(
             child = _spawn(argv, env, stdin, stdout.sink, stderr.sink)
         except OSError as error:
             missing = b"127" if isinstance(error, FileNotFoundError) else b"126"
-            return [b"exited", missing, b"0", b"", b"%s: %s\n" % (argv[0], os.strerror(error.errno or 0).encode())]
+            return [b"exited", missing, b"0", b"", b"%s: %s\n" % (argv[0][:NAMED], os.strerror(error.errno or 0).encode())]
         outcome, note, status = _wait(child, deadline, (stdout, stderr), watch, cancelled)
         code = os.waitstatus_to_exitcode(_kill_all(child, status))
         while stdout.pull() or stderr.pull():

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any, Literal, cast, get_args
 
-from gagar_sandbox.asked import check_command, check_path, check_size
+from gagar_sandbox.asked import check_bounds, check_command, check_path, check_size
 from gagar_sandbox.bwrap import MIB
 from gagar_sandbox.inside.frames import pack
 from gagar_sandbox.kubernetes import keeper
@@ -47,6 +47,7 @@ class PodSandbox:
         variables = [f"{name}={value}" for name, value in (env or {}).items()]
         limits = self.pod.shape.limits
         check_command(command, variables)
+        check_bounds(timeout_s, output_limit)
         check_size(len(stdin), "stdin", limits)
         async with self._open():
             identity = self.pod.next_id()
