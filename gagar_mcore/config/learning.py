@@ -72,16 +72,48 @@ class MethodSection(Section):
         return BehaviourParams(self.kappa, *self.behaviour_bounds) if self.behaviour_shaping else None
 
 
+class AgenticSection(Section):
+    """The grading model: `model` at `endpoint`, the address of an OpenAI-compatible server as far as `/chat/completions`; its key
+    is in the environment variable `key_variable`. For one group it has `max_turns` turns (of ranking, and of confirming hacks),
+    `max_tokens` tokens, read and written over all requests, and `max_seconds`. `answer_tokens` bounds one answer, `request_s`
+    one request. `checks`: how many it may run on a group, each for at most `check_s`; 0 is none. `confirm_hacks`: whether what
+    rules and ranking suspect is looked into."""
+
+    endpoint: str | None = None
+    model: str | None = None
+    key_variable: str = "OPENAI_API_KEY"
+    max_turns: Positive = 40
+    max_tokens: Positive = 2_000_000
+    max_seconds: Seconds = 1200.0
+    answer_tokens: Positive = 8192
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.6
+    request_s: Seconds = 300.0
+    checks: Count = 8
+    check_s: Seconds = 300.0
+    confirm_hacks: bool = True
+
+
 class GradingSection(Section):
     """A verdict that has not come after `deadline_s` falls back to the outcome advantages. `gagar serve grader` serves `model`, a
     directory in Hugging Face format, by `engine`, with contexts of `max_context` tokens (None: as long as the model takes)."""
 
-    grader: Literal["static", "none"] = "static"
+    grader: Literal["static", "agentic", "none"] = "static"
     deadline_s: Seconds = 60.0
     concurrency: Positive = 8
+    agentic: AgenticSection = AgenticSection()
     model: str | None = None
     max_context: Positive | None = None
     engine: EngineSection = EngineSection(kind="sglang")
+
+    @model_validator(mode="after")
+    def _can_grade(self) -> Self:
+        if self.grader == "agentic":
+            for name in ("endpoint", "model"):
+                if getattr(self.agentic, name) is None:
+                    raise ValueError(f"agentic.{name}: required by grader=agentic; say which server and model grade")
+            if self.agentic.max_seconds >= self.deadline_s:
+                raise ValueError("agentic.max_seconds: must be below deadline_s, which throws the verdict away; raise deadline_s")
+        return self
 
 
 def _known_preset(name: str) -> str:

@@ -177,7 +177,7 @@ async def start_rollout(
             seed=recipe.seed,
             group_size=recipe.rollout.group_size,
             sampler=sampler,
-            grading=GradingService.from_section(recipe.grading, credit_params(recipe)),
+            grading=GradingService.from_section(recipe.grading, credit_params(recipe), pools.tests, sandbox_limits(recipe)),
             credit=credit_params(recipe),
             progress=progress,
             staleness=staleness,

@@ -9,14 +9,16 @@ from typing import Self
 
 from gagar_mcore.config.learning import GradingSection
 from gagar_mcore.credit import CreditParams, VerdictError
+from gagar_mcore.grading.choice import grader_of
 from gagar_mcore.grading.protocol import Grader
-from gagar_mcore.grading.static import StaticGrader
 from gagar_mcore.grading.validate import validate
 from gagar_mcore.grading.workspace import write_workspace
 from gagar_mcore.records.types import Trajectory, Verdict
 from gagar_mcore.tasks.task import Task
+from gagar_sandbox.types import Limits, SandboxPool
 
 REASON_CHARACTERS = 300
+DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,11 @@ class GradingService:
     params: CreditParams
 
     @classmethod
-    def from_section(cls, section: GradingSection, params: CreditParams) -> Self:
-        grader = StaticGrader(params) if section.grader == "static" else None
+    def from_section(
+        cls, section: GradingSection, params: CreditParams, pool: SandboxPool | None = None, limits: Limits = DEFAULT_LIMITS
+    ) -> Self:
+        """pool, limits: of the sandboxes that checks run in; without a pool none can be run."""
+        grader = grader_of(section, params, pool, limits)
         return cls(grader, section.deadline_s, asyncio.Semaphore(section.concurrency), params)
 
     async def grade(

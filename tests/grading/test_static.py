@@ -15,8 +15,10 @@ from gagar_mcore.grading.validate import validate
 from gagar_mcore.grading.workspace import Workspace
 from gagar_mcore.sft.demonstrations import demonstration
 from gagar_mcore.tasks.generate import generate_task
+from gagar_mcore.tasks.task import Task
 
 SWE = Path(__file__).resolve().parents[3] / "shared/data/swe/swebench-lite-5.json"
+UNUSED = Path("unused")
 PARAMS = CreditParams()
 
 
@@ -224,5 +226,6 @@ def test_real_repairs_are_clean_with_and_without_their_tests():
     for record in json.loads(SWE.read_text()):
         patches = {"gold": record["patch"], "tests": record["patch"] + record["test_patch"], "stray": record["patch"] + stray}
         members = tuple(trajectory(id, patch) for id, patch in patches.items())
-        made = Workspace(Path("unused"), "g", "t", record["problem_statement"], (), members)
+        task = Task("t", UNUSED, record["problem_statement"], UNUSED, UNUSED, (), ())
+        made = Workspace(UNUSED, "g", task, (), members)
         assert tiers(made) == {"gold": 1, "tests": 1, "stray": 3}, record["instance_id"]
