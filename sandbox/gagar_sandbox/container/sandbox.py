@@ -2,10 +2,12 @@
 
 import asyncio
 import errno
+import re
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from gagar_sandbox.asked import check_command
+from gagar_sandbox.asked import check_bounds, check_command, check_path
 from gagar_sandbox.container import command as line
 from gagar_sandbox.container.command import ContainerSettings
 from gagar_sandbox.container.engine import ask, run
@@ -37,13 +39,14 @@ class ContainerSandbox:
         self._on_close = on_close
         self._container = ""
         self._snapshot = ""
+        self._oom_kills = 0
         self._turn = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Raises SandboxLost."""
-        image = self._snapshot or self._image
-        self._container = await ask(line.create(self._settings, self._spec, image, self._owner), START_S)
+        image, self._container, self._oom_kills = self._snapshot or self._image, f"gagar-{secrets.token_hex(8)}", 0
+        await ask(line.create(self._settings, self._spec, image, self._owner, self._container), START_S)
         if self._spec.base and not self._snapshot:
             words = line.bring_in(self._settings, self._container, str(self._spec.base.resolve()), self._spec.workdir)
             await ask(words, START_S)
@@ -60,6 +63,7 @@ class ContainerSandbox:
     ) -> ExecResult:
         """See Sandbox.exec. Raises ValueError where the command is empty or holds a NUL."""
         check_command(command, [f"{name}={value}" for name, value in (env or {}).items()])
+        check_bounds(timeout_s, output_limit)
         out, err = Kept(output_limit), Kept(output_limit)
 
         def hear(kept: Kept, stream: str) -> Callable[[bytes], None]:
@@ -70,22 +74,24 @@ class ContainerSandbox:
 
             return heard
 
-        words = self._inside(command, {**ENVIRONMENT, **(env or {})})
         async with self._turn:
+            words = self._inside(command, {**ENVIRONMENT, **(env or {})})
             started = time.monotonic()
             try:
                 code = await run(words, stdin, hear(out, "stdout"), hear(err, "stderr"), timeout_s)
-            finally:
-                await asyncio.shield(self._kill_all())
-            outcome = await self._outcome(code)
-        seconds = time.monotonic() - started
+            except BaseException:
+                await asyncio.shield(self._end_all())
+                raise
+            seconds = time.monotonic() - started
+            outcome: Outcome = "out_of_memory" if await self._end_all() else "timed_out" if code is None else "exited"
         return ExecResult(outcome, 137 if code is None else code, out.text(), err.text(), out.truncated or err.truncated, seconds)
 
     async def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
         """See Sandbox.read."""
+        check_path(path)
         data = bytearray()
-        words = self._inside(["sh", "-c", READ, "sh", path, str(max_bytes + 1)])
         async with self._turn:
+            words = self._inside(["sh", "-c", READ, "sh", path, str(max_bytes + 1)])
             code = await run(words, b"", data.extend, _unheard, ENGINE_S)
         if code == 2:
             raise FileNotFoundError(errno.ENOENT, "No such file", path)
@@ -95,15 +101,19 @@ class ContainerSandbox:
 
     async def write(self, path: str, data: bytes) -> None:
         """See Sandbox.write."""
-        words = self._inside(["sh", "-c", WRITE, "sh", path])
+        check_path(path)
+        said = bytearray()
         async with self._turn:
-            said = bytearray()
+            words = self._inside(["sh", "-c", WRITE, "sh", path])
             if await run(words, data, _unheard, said.extend, ENGINE_S) != 0:
                 raise OSError(errno.EIO, said.decode(errors="replace").strip() or "cannot be written", path)
 
     async def snapshot(self) -> None:
-        """See Sandbox.snapshot. What lies in /tmp and in read-only roots' volumes is not part of it."""
+        """See Sandbox.snapshot. What lies in /tmp is not part of it. Raises NotImplementedError where the root is read-only."""
+        if self._settings.read_only_root:
+            raise NotImplementedError("snapshot: engines keep none of a volume; set sandbox.container.read_only_root=false")
         async with self._turn:
+            self._check_open()
             before, self._snapshot = self._snapshot, await ask(line.commit(self._settings, self._container), START_S)
             if before:
                 await ask(line.remove_image(self._settings, before), ENGINE_S)
@@ -111,7 +121,8 @@ class ContainerSandbox:
     async def reset(self) -> None:
         """See Sandbox.reset: a new container."""
         async with self._turn:
-            await ask(line.remove(self._settings, [self._container]), ENGINE_S)
+            self._check_open()
+            await self._remove()
             await self.start()
 
     async def close(self) -> None:
@@ -122,32 +133,39 @@ class ContainerSandbox:
 
     async def _close(self) -> None:
         try:
-            if self._container:
-                await ask(line.remove(self._settings, [self._container]), ENGINE_S)
+            first = self._container
+            await self._remove()
+            async with self._turn:
+                if self._container != first:
+                    await self._remove()  # made by a reset meanwhile
             if self._snapshot:
                 await ask(line.remove_image(self._settings, self._snapshot), ENGINE_S)
         finally:
             self._on_close(self)
 
-    async def _kill_all(self) -> None:
-        await run(line.kill_all(self._settings, self._container), b"", _unheard, _unheard, ENGINE_S)
+    async def _remove(self) -> None:
+        await ask(line.remove(self._settings, [self._container]), ENGINE_S)
 
-    async def _outcome(self, code: int | None) -> Outcome:
-        """What the engine says of the container decides, for its own exit codes could be the command's too."""
-        if code in (0, 1):
-            return "exited"
+    async def _end_all(self) -> bool:
+        """Leave no process of a command. Whether memory has run out. An engine's own exit codes could be the command's too, so
+        that what it says of the container decides whether that is lost. Raises SandboxLost."""
+        said = bytearray()
+        if await run(line.kill_all(self._settings, self._container), b"", said.extend, _unheard, ENGINE_S) == 0:
+            before, self._oom_kills = self._oom_kills, sum(map(int, re.findall(rb"^oom_kill ([0-9]+)$", said, re.M)))
+            return self._oom_kills > before
         running, out_of_memory = (await ask(line.state(self._settings, self._container), ENGINE_S)).split()
-        if code is None:
-            return "timed_out"
-        if code == 137 and out_of_memory == "true":
-            return "out_of_memory"
-        if running != "true":
+        if running == "true":
+            await ask(line.restart(self._settings, self._container), ENGINE_S)
+        elif out_of_memory != "true":
             raise SandboxLost("the container has died")
-        return "exited"
+        return out_of_memory == "true"
 
-    def _inside(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> list[str]:
+    def _check_open(self) -> None:
         if self._closing:
             raise SandboxLost("the sandbox is closed")
+
+    def _inside(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> list[str]:
+        self._check_open()
         return line.execute(self._settings, self._container, self._spec.workdir, command, env)
 
 
