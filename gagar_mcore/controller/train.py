@@ -91,6 +91,7 @@ async def collect_step(
         "schedule/idle_slots": services.sampler.slots.idle_share(busy_before, seconds),
         "schedule/outages": services.scheduler.breaker.outages,
         "schedule/set_aside": len(services.history.set_aside()),
+        **services.pipeline.grading.tally.take(),
     }
     publish_json(run.layout.step_metrics(step, "collect"), metrics, run.epoch.number)
     return collection

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random, SystemRandom
 from typing import Any
 
@@ -17,6 +17,7 @@ from gagar_mcore.grading.hacks import FindingKind, gather_leads, submission, tol
 from gagar_mcore.grading.prompts import GRADE, HACKS, RUBRIC, prompt
 from gagar_mcore.grading.protocol import SessionFailed
 from gagar_mcore.grading.session import Budget, Chat, GraderSession, Result, Submission, Usage
+from gagar_mcore.grading.tally import Tally
 from gagar_mcore.grading.tools import declaration
 from gagar_mcore.grading.workspace import Workspace
 from gagar_mcore.records.types import Verdict
@@ -40,6 +41,7 @@ class AgenticGrader:
     most_checks: int = 8
     confirm_hacks: bool = True
     rng: Callable[[], Random] = SystemRandom
+    tally: Tally = field(default_factory=Tally)
 
     async def grade(self, workspace: Workspace) -> Verdict:
         """See Grader.grade. Raises SessionFailed."""
@@ -69,9 +71,12 @@ class AgenticGrader:
             return {}
         system = prompt(HACKS).replace("{turns}", str(budget.turns))
         try:
-            return await self._session("hacks", desk, submission(desk, list(leads)), budget, usage, system, told(leads))
+            found = await self._session("hacks", desk, submission(desk, list(leads)), budget, usage, system, told(leads))
         except SessionFailed:
+            self.tally.add(unconfirmed=1)
             return {}
+        self.tally.add(attempts=sum(finding == "attempt" for finding in found.values()))
+        return found
 
     async def _session(
         self, kind: str, desk: Desk, handed_in: Submission[Result], budget: Budget, usage: Usage, system: str, user: str
@@ -89,6 +94,7 @@ class AgenticGrader:
             finally:
                 usage.turns += session.usage.turns
                 usage.tokens += session.usage.tokens
+                self.tally.add(turns=session.usage.turns, tokens=session.usage.tokens, checks=len(desk.run))
                 _keep(desk, kind, outcome, session)
 
     def _left(self, usage: Usage, started: float) -> Budget:

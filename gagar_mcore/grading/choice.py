@@ -4,6 +4,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import cache
 
 import httpx
@@ -16,18 +17,21 @@ from gagar_mcore.grading.checks import Checks
 from gagar_mcore.grading.protocol import Grader
 from gagar_mcore.grading.session import Budget
 from gagar_mcore.grading.static import StaticGrader
+from gagar_mcore.grading.tally import Tally
 from gagar_sandbox.types import Limits, SandboxPool
 
 ATTEMPTS = 3  # of one request; the session's own deadline comes on top
 
 
-def grader_of(section: GradingSection, params: CreditParams, pool: SandboxPool | None, limits: Limits) -> Grader | None:
-    """None where nothing is to be graded. Without a pool no checks can be run."""
+def grader_of(
+    section: GradingSection, params: CreditParams, pool: SandboxPool | None, limits: Limits, tally: Tally
+) -> Grader | None:
+    """None where nothing is to be graded. Without a pool no checks can be run. tally: counts what sessions of a model take."""
     match section.grader:
         case "static":
             return StaticGrader(params)
         case "agentic":
-            return agentic_grader(section.agentic, params, pool, limits)
+            return replace(agentic_grader(section.agentic, params, pool, limits), tally=tally)
     return None
 
 

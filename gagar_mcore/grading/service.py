@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -11,6 +11,7 @@ from gagar_mcore.config.learning import GradingSection
 from gagar_mcore.credit import CreditParams, VerdictError
 from gagar_mcore.grading.choice import grader_of
 from gagar_mcore.grading.protocol import Grader
+from gagar_mcore.grading.tally import Tally
 from gagar_mcore.grading.validate import validate
 from gagar_mcore.grading.workspace import write_workspace
 from gagar_mcore.records.types import Trajectory, Verdict
@@ -31,14 +32,16 @@ class GradingService:
     deadline_s: float
     slots: asyncio.Semaphore
     params: CreditParams
+    tally: Tally = field(default_factory=Tally)
 
     @classmethod
     def from_section(
         cls, section: GradingSection, params: CreditParams, pool: SandboxPool | None = None, limits: Limits = DEFAULT_LIMITS
     ) -> Self:
         """pool, limits: of the sandboxes that checks run in; without a pool none can be run."""
-        grader = grader_of(section, params, pool, limits)
-        return cls(grader, section.deadline_s, asyncio.Semaphore(section.concurrency), params)
+        tally = Tally()
+        grader = grader_of(section, params, pool, limits, tally)
+        return cls(grader, section.deadline_s, asyncio.Semaphore(section.concurrency), params, tally)
 
     async def grade(
         self, path: Path, group_id: str, task: Task, trajectories: Sequence[Trajectory]
@@ -50,6 +53,7 @@ class GradingService:
         started = time.monotonic()
         verdict, reason = await self._within_deadline(self.grader, path, group_id, task, trajectories)
         seconds = time.monotonic() - started
+        self.tally.graded(reason)
         return (replace(verdict, seconds=seconds) if verdict else None), reason, seconds
 
     async def _within_deadline(

@@ -289,14 +289,17 @@ def test_a_server_that_dies_in_the_middle_costs_its_group_alone(tmp_path, monkey
     async def run(url):
         section = GradingSection(grader="agentic", agentic=AgenticSection(endpoint=url, model="m", max_seconds=20), deadline_s=30)
         service = GradingService.from_section(section, PARAMS)
-        return await service.grade(tmp_path / "workspace", "g", task, members)
+        found = await service.grade(tmp_path / "workspace", "g", task, members)
+        return service.tally.take(), *found
 
     with serving(in_turn(call("overview"), HANG_UP)) as (url, _):
-        verdict, reason, _ = asyncio.run(run(url))
+        counted, verdict, reason, _ = asyncio.run(run(url))
     assert verdict is None and fallback_reason(reason) == "endpoint"
+    assert (counted["grading/fallback_endpoint"], counted["grading/turns"], counted["grading/tokens"]) == (1, 1, 120)
     with serving(diligent) as (url, _):
-        verdict, reason, _ = asyncio.run(run(url))
+        counted, verdict, reason, _ = asyncio.run(run(url))
     assert reason is None and len(verdict.grades) == 2
+    assert (counted["grading/graded"], counted["grading/turns"], counted["grading/tokens"]) == (1, 2, 240)
 
 
 def test_the_deadline_of_the_service_ends_a_session(tmp_path):

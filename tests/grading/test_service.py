@@ -1,12 +1,13 @@
 import asyncio
 import threading
+from dataclasses import replace
 
 import pytest
 from grading_builders import make_task, repair, trajectory
 
 from gagar_mcore.config.learning import GradingSection
 from gagar_mcore.credit import CreditParams
-from gagar_mcore.grading.protocol import GraderError
+from gagar_mcore.grading.protocol import GraderError, SessionFailed
 from gagar_mcore.grading.service import GradingService
 from gagar_mcore.grading.static import StaticGrader
 from gagar_mcore.records.types import Grade, Verdict
@@ -181,6 +182,27 @@ def test_cancelling_the_step_cancels_the_grader(tmp_path):
 def test_without_a_grader_nothing_is_graded_or_written(tmp_path):
     assert grade(tmp_path, None) == [(None, None, 0.0)]
     assert not (tmp_path / "ws0").exists()
+
+
+def test_groups_are_counted_by_what_became_of_them(tmp_path):
+    async def fail():
+        raise SessionFailed("tokens", "all used")
+
+    task, members = make_task(tmp_path / "task"), [trajectory("good", repair()), trajectory("bad", reward=0.0)]
+
+    async def run():
+        graders = [Scripted(at_once), Scripted(at_once, Verdict("scripted", {})), Scripted(fail), Scripted(for_ever)]
+        service = GradingService(graders[0], LONG, asyncio.Semaphore(1), CreditParams())
+        for grader in graders:
+            one = replace(service, grader=grader, deadline_s=SHORT if grader.act is for_ever else LONG)
+            await one.grade(tmp_path / "workspace", "g", task, members)
+        return service.tally
+
+    tally = asyncio.run(run())
+    found = tally.take()
+    counted = {"eligible": 4, "graded": 1, "fallback_invalid": 1, "fallback_tokens": 1, "fallback_late": 1}
+    assert {name: value for name, value in found.items() if value} == {f"grading/{n}": v for n, v in counted.items()}
+    assert set(tally.take()) == set(found) and not any(tally.take().values())
 
 
 def test_a_recipe_section_chooses_the_grader():
