@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fake_api import FakeCluster
 from kubernetes_asyncio.client import Configuration
-from pooled import PODS, QUICK, SOURCES, Body
+from pooled import PATIENT, PODS, SOURCES, Body
 
 from gagar_sandbox.kubernetes import PodSettings, PoolSettings, open_pool
 
@@ -53,7 +53,7 @@ def base(tmp_path: Path) -> Path:
 def use(tmp_path: Path, image_init: Path) -> Callable[..., None]:
     """Runs a coroutine function on a pool and a fake cluster, and sees that nothing is left there."""
 
-    def run(body: Body, pods: PodSettings = PODS, settings: PoolSettings = QUICK, **cluster: Any) -> None:
+    def run(body: Body, pods: PodSettings = PODS, settings: PoolSettings = PATIENT, **cluster: Any) -> None:
         async def main() -> None:
             fake = FakeCluster(tmp_path / "pods", image_init, **cluster)
             async with fake.serve() as address:

@@ -9,6 +9,7 @@ import contextlib
 import datetime
 import json
 import re
+import signal
 import sys
 import time
 import uuid
@@ -77,7 +78,7 @@ class FakeCluster:
         self.faults: list[Fault] = []
         self.fates: dict[str, Json | str] = {}
         self.cut_execs: list[int] = []
-        self.most_pods = 0
+        self.most_pods = self.most_opening = self._opening = 0
         self.on_change: Callable[[str, str, Json], None] = lambda change, plural, thing: None
         self._version = 1
         self._events: list[Event] = []
@@ -136,6 +137,9 @@ class FakeCluster:
             await self._runner.cleanup()
             for containers in self.containers.values():
                 containers.remove()
+            for process in self._execs:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGCONT)  # it stops itself where what it brought into a container was stopped
             await asyncio.gather(*(process.wait() for process in self._execs))
 
     async def _listen(self, port: int) -> None:
@@ -270,7 +274,12 @@ class FakeCluster:
         if self.objects["pods", name]["status"]["phase"] != "Running":
             return _status(500, "InternalError", f'container not found ("{container}")')
         cut = self.cut_execs.pop(0) if self.cut_execs else None
-        process = await self.containers[name].exec(container, request.query.getall("command"))
+        self._opening += 1
+        self.most_opening = max(self.most_opening, self._opening)
+        try:
+            process = await self.containers[name].exec(container, request.query.getall("command"))
+        finally:
+            self._opening -= 1
         self._execs = [*(other for other in self._execs if other.returncode is None), process]
         return await serve_exec(request, process, cut)
 

@@ -9,6 +9,6 @@ from gagar_sandbox.kubernetes import KubernetesPool, PodSettings, PoolSettings
 
 SOURCES = Path(__file__).resolve().parents[2] / "sandbox" / "image"
 PODS = PodSettings("sandboxes", "registry.test/gagar-sandbox:1", "registry.test/task:1", "tests", "run-1")
-QUICK = PoolSettings(concurrency=16, retry_s=10.0, acquire_s=20.0, start_s=10.0)
+PATIENT = PoolSettings(concurrency=16, retry_s=60.0, acquire_s=90.0, start_s=60.0)
 
 Body = Callable[[KubernetesPool, FakeCluster], Awaitable[None]]

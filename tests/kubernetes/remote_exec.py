@@ -65,8 +65,10 @@ async def _send(request: web.Request, socket: web.WebSocketResponse, channel: in
 
 
 def _status(code: int) -> dict[str, object]:
+    """code: negative where a signal ended the process."""
     if code == 0:
         return SUCCESS
+    code = 128 - code if code < 0 else code
     return {
         "metadata": {},
         "status": "Failure",

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from fake_api import FakeCluster
 from kubernetes_asyncio.client import Configuration
-from pooled import PODS, QUICK
+from pooled import PATIENT, PODS
 
 from gagar_sandbox import SandboxSpec
 from gagar_sandbox.agent_sandbox import open_pool
@@ -52,11 +52,11 @@ def test_sandboxes_by_claims_and_nothing_left(tmp_path, image_init, base):
         cluster = FakeCluster(tmp_path / "pods", image_init)
         Controller(cluster)
         async with cluster.serve() as address:
-            pool = await open_pool(PODS, replace(QUICK, spare=2), Configuration(host=address))
+            pool = await open_pool(PODS, replace(PATIENT, spare=2), Configuration(host=address))
             sandboxes = await asyncio.gather(*(pool.acquire(SandboxSpec(base)) for _ in range(3)))
             for sandbox in sandboxes:
                 assert sandbox.pod.pod.startswith("warm-")
-                assert (await sandbox.exec(["cat", "hello.txt"], timeout_s=20)).stdout == b"hello"
+                assert (await sandbox.exec(["cat", "hello.txt"], timeout_s=60)).stdout == b"hello"
             [warm] = [thing for (plural, _), thing in cluster.objects.items() if plural == "sandboxwarmpools"]
             assert warm["spec"]["replicas"] == 2
             await sandboxes[0].close()
@@ -64,7 +64,7 @@ def test_sandboxes_by_claims_and_nothing_left(tmp_path, image_init, base):
             assert again.pod is sandboxes[0].pod
             assert pool.api.counts["create"] == 5  # template, warm pool, three claims
             await pool.close()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while cluster.objects:
                     await asyncio.sleep(0.02)
 

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 from fake_api import Fault
-from pooled import QUICK
+from pooled import PATIENT
 
 from gagar_sandbox import SandboxLost, SandboxSpec, SandboxUnavailable
 from gagar_sandbox.kubernetes import live
 from gagar_sandbox.kubernetes import sandbox as sandbox_module
 from gagar_sandbox.kubernetes.backoff import Backoff
+from gagar_sandbox.kubernetes.starting import until_ready
 
 COUNTING = ["sh", "-c", "echo x >> runs; cat; wc -l < runs"]
 
@@ -43,7 +44,7 @@ def test_passing_errors_are_borne(use, base, faults):
     async def body(pool, cluster) -> None:
         for _ in range(2):  # all has been allowed once before it is refused
             sandbox = await pool.acquire(SandboxSpec(base))
-            result = await sandbox.exec(COUNTING, timeout_s=20, stdin=b"hello ")
+            result = await sandbox.exec(COUNTING, timeout_s=60, stdin=b"hello ")
             assert result.stdout == b"hello 1\n"
             sandbox.lost = True  # so that its pod is deleted
             await sandbox.close()
@@ -52,7 +53,7 @@ def test_passing_errors_are_borne(use, base, faults):
                 await cluster.cut_watches()
         assert [fault.times for fault in cluster.faults] == [0] * len(faults)
 
-    use(body, settings=replace(QUICK, spare=0))
+    use(body, settings=replace(PATIENT, spare=0))
 
 
 def test_retry_after_is_heeded(use, base, monkeypatch):
@@ -98,7 +99,7 @@ def test_a_broken_connection_neither_loses_nor_repeats_a_command(use, base, cut)
     async def body(pool, cluster) -> None:
         sandbox = await pool.acquire(SandboxSpec(base))
         cluster.cut_execs += [cut] * 2
-        result = await sandbox.exec(COUNTING, timeout_s=20, stdin=b"y" * 300)
+        result = await sandbox.exec(COUNTING, timeout_s=60, stdin=b"y" * 300)
         assert result.stdout == b"y" * 300 + b"1\n"
         cluster.cut_execs += [0, 0]
         await sandbox.write("file", b"data")
@@ -106,7 +107,7 @@ def test_a_broken_connection_neither_loses_nor_repeats_a_command(use, base, cut)
         cluster.cut_execs += [0, 100]
         await sandbox.close()
         again = await pool.acquire(SandboxSpec(base))
-        assert (await again.exec(["cat", "hello.txt"], timeout_s=20)).stdout == b"hello"
+        assert (await again.exec(["cat", "hello.txt"], timeout_s=60)).stdout == b"hello"
 
     use(body)
 
@@ -118,7 +119,7 @@ def test_connections_break_while_a_command_runs(use, base):
         running = asyncio.create_task(
             sandbox.exec(
                 ["sh", "-c", "echo x >> runs; echo one; until [ -e go ]; do sleep .01; done; wc -l < runs"],
-                timeout_s=20,
+                timeout_s=60,
                 on_output=lambda stream, data: heard.append(data),
             )
         )
@@ -177,6 +178,7 @@ def test_node_lost(use, base):
 
 def test_a_container_that_has_gone_though_nobody_says_so(use, base, monkeypatch):
     monkeypatch.setattr(live, "REASON_S", 0.1)
+    monkeypatch.setattr(live, "FAILURES", 2)
 
     async def body(pool, cluster) -> None:
         sandbox = await pool.acquire(SandboxSpec(base))
@@ -195,7 +197,7 @@ def test_a_pod_that_ends_while_idle_is_not_given_out(use, base):
         await cluster.evict(name)
         again = await pool.acquire(SandboxSpec(base))
         assert again.pod.pod != name
-        assert (await again.exec(["true"], timeout_s=20)).exit_code == 0
+        assert (await again.exec(["true"], timeout_s=60)).exit_code == 0
 
     use(body)
 
@@ -207,7 +209,6 @@ def test_a_pod_that_ends_while_idle_is_not_given_out(use, base):
         ({"reason": "CreateContainerConfigError", "message": "no secret"}, "CreateContainerConfigError"),
         ({"reason": "ErrImagePull", "message": "not found"}, "ImagePull, ErrImagePull not found for"),
         ({"reason": "ImagePullBackOff"}, "ImagePull, ImagePullBackOff for"),
-        ({"reason": "ContainerCreating"}, "starting for"),
         ("Unschedulable", "Unschedulable, 0/3 nodes are available for"),
     ],
     ids=lambda value: value if isinstance(value, str) else value["reason"],
@@ -218,9 +219,23 @@ def test_a_pod_that_will_not_start_is_given_up_with_its_reason(use, base, fate, 
         with pytest.raises(SandboxLost, match=told):
             await pool.acquire(SandboxSpec(base, image="registry.test/bad:1"))
         sandbox = await pool.acquire(SandboxSpec(base))
-        assert (await sandbox.exec(["true"], timeout_s=20)).exit_code == 0
+        assert (await sandbox.exec(["true"], timeout_s=60)).exit_code == 0
 
-    use(body, settings=replace(QUICK, pull_s=0.3, unschedulable_s=0.3, start_s=0.5))
+    use(body, settings=replace(PATIENT, pull_s=0.3, unschedulable_s=0.3))
+
+
+def test_a_pod_that_starts_for_ever_is_given_up(use, base):
+    async def body(pool, cluster) -> None:
+        cluster.fates["registry.test/bad:1"] = {"reason": "ContainerCreating"}
+        waiting = asyncio.create_task(pool.acquire(SandboxSpec(base, image="registry.test/bad:1")))
+        while not pool._watch._states or None in pool._watch._states.values():
+            await asyncio.sleep(0.01)
+        [name] = pool._watch._states
+        with pytest.raises(SandboxLost, match="starting for"):
+            await until_ready(pool._watch, name, replace(PATIENT, start_s=0.1))
+        waiting.cancel()
+
+    use(body, settings=replace(PATIENT, spare=0))
 
 
 def test_events_too_old_and_late_and_a_server_whose_clock_is_wrong(use, base):
@@ -229,7 +244,7 @@ def test_events_too_old_and_late_and_a_server_whose_clock_is_wrong(use, base):
             cluster.forget_events()
             await cluster.cut_watches()
             sandbox = await pool.acquire(SandboxSpec(base))
-            assert (await sandbox.exec(["true"], timeout_s=20)).exit_code == 0
+            assert (await sandbox.exec(["true"], timeout_s=60)).exit_code == 0
             sandbox.lost = True
             await sandbox.close()
 
@@ -243,9 +258,9 @@ def test_a_full_quota_is_waited_out(use, base):
         await asyncio.sleep(0.3)
         assert not second.done()
         await first.close()
-        assert (await (await second).exec(["true"], timeout_s=20)).exit_code == 0
+        assert (await (await second).exec(["true"], timeout_s=60)).exit_code == 0
 
-    use(body, quota=1, settings=replace(QUICK, spare=0))
+    use(body, quota=1, settings=replace(PATIENT, spare=0))
 
 
 def test_a_server_that_stays_away_is_given_up(use, base):
@@ -254,4 +269,4 @@ def test_a_server_that_stays_away_is_given_up(use, base):
         with pytest.raises(SandboxLost, match="500 InternalError"):
             await pool.acquire(SandboxSpec(base))
 
-    use(body, settings=replace(QUICK, retry_s=0.5))
+    use(body, settings=replace(PATIENT, retry_s=0.5))

@@ -7,24 +7,24 @@ from dataclasses import replace
 import pytest
 from fake_api import FakeCluster
 from kubernetes_asyncio.client import Configuration
-from pooled import PODS, QUICK
+from pooled import PATIENT, PODS
 
 from gagar_sandbox import SandboxLost, SandboxSpec, SandboxUnavailable
 from gagar_sandbox.kubernetes import api, configuration, open_pool
 from gagar_sandbox.kubernetes.manifest import WORK, labels, selector
 
-ONE = replace(QUICK, spare=0)
+ONE = replace(PATIENT, spare=0)
 
 
 def test_a_pod_is_used_again_and_shows_nothing_of_its_last_use(use, base):
     async def body(pool, cluster) -> None:
         first = await pool.acquire(SandboxSpec(base))
         script = "echo x | tee left /tmp/left /var/tmp/left /logs/left /dev/shm/left; rm hello.txt; mkdir -p a/b; chmod 0 a/b"
-        assert (await first.exec(["sh", "-c", script], timeout_s=20)).exit_code == 0
+        assert (await first.exec(["sh", "-c", script], timeout_s=60)).exit_code == 0
         await first.close()
         second = await pool.acquire(SandboxSpec(base))
         assert second.pod is first.pod
-        seen = await second.exec(["sh", "-c", "find . /tmp /var/tmp /logs /dev/shm -type f | sort; cat hello.txt"], timeout_s=20)
+        seen = await second.exec(["sh", "-c", "find . /tmp /var/tmp /logs /dev/shm -type f | sort; cat hello.txt"], timeout_s=60)
         assert seen.stdout == b"./deep/run.sh\n./hello.txt\nhello"
         assert (pool.counts["started"], pool.counts["reused"], pool.counts["quarantined"]) == (1, 1, 0)
 
@@ -51,7 +51,7 @@ def test_a_pod_that_is_not_clean_is_deleted_and_another_taken(use, base, planted
         second = await pool.acquire(SandboxSpec(base))
         assert second.pod is not first.pod
         assert pool.counts["quarantined"] == 1
-        assert (await second.exec(["cat", "hello.txt"], timeout_s=20)).stdout == b"hello"
+        assert (await second.exec(["cat", "hello.txt"], timeout_s=60)).stdout == b"hello"
 
     use(body, settings=ONE)
 
@@ -59,7 +59,7 @@ def test_a_pod_that_is_not_clean_is_deleted_and_another_taken(use, base, planted
 @pytest.mark.parametrize(
     "script",
     [
-        "import os\nfor _ in range(1200): os.mkdir('d'); os.chdir('d')",
+        "import os\nfor _ in range(600): os.mkdir('d'); os.chdir('d')",
         "import os\nfor i in range(999): open(f'/tmp/{i}', 'w').close()\nos.mkfifo('p'); os.mkdir('c', 0); os.symlink('/', 'r')",
         "import os\nfor n in ('/scratch', '/kept', '/inputs'): assert not os.path.exists(n)\nos.symlink('/gagar', 's' * 255)",
     ],
@@ -72,7 +72,7 @@ def test_whatever_a_command_leaves_the_next_sandbox_is_as_new(use, base, script)
         assert left.exit_code == 0, left.stderr
         await first.close()
         second = await pool.acquire(SandboxSpec(base))
-        seen = await second.exec(["sh", "-c", "find . /tmp /dev/shm | sort"], timeout_s=20)
+        seen = await second.exec(["sh", "-c", "find . /tmp /dev/shm | sort"], timeout_s=60)
         assert seen.stdout.split() == b". ./deep ./deep/run.sh ./hello.txt ./link /dev/shm /tmp".split()
 
     use(body, settings=ONE)
@@ -94,7 +94,7 @@ def test_writes_of_sessions_in_steady_state(use, base):
     async def body(pool, cluster) -> None:
         async def session() -> None:
             sandbox = await pool.acquire(SandboxSpec(base))
-            await sandbox.exec(["true"], timeout_s=20)
+            await sandbox.exec(["true"], timeout_s=60)
             await sandbox.close()
 
         for _ in range(4):
@@ -118,7 +118,7 @@ def test_pods_are_never_more_than_demand_and_spares_nor_than_may_be(use, base):
             await (await task).close()
         assert cluster.most_pods <= 8
 
-    use(body, settings=replace(QUICK, concurrency=8), start_s=0.05)
+    use(body, settings=replace(PATIENT, concurrency=8), start_s=0.05)
 
 
 def test_an_idle_pod_makes_room_for_another_kind_and_ends_when_nobody_comes(use, base):
@@ -127,7 +127,7 @@ def test_an_idle_pod_makes_room_for_another_kind_and_ends_when_nobody_comes(use,
         other = await pool.acquire(SandboxSpec(base, workdir="/other"))
         assert cluster.most_pods == 1
         await other.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while cluster.pods():
                 await asyncio.sleep(0.05)
 
@@ -144,7 +144,7 @@ def test_who_leaves_while_waiting_takes_nothing_along(use, base):
             if not waiting.cancelled():
                 await waiting.result().close()
         sandboxes = [await pool.acquire(SandboxSpec(base)) for _ in range(2)]
-        assert [(await sandbox.exec(["true"], timeout_s=20)).exit_code for sandbox in sandboxes] == [0, 0]
+        assert [(await sandbox.exec(["true"], timeout_s=60)).exit_code for sandbox in sandboxes] == [0, 0]
         assert cluster.most_pods <= 2
 
     use(body, settings=replace(ONE, concurrency=2))
@@ -167,6 +167,30 @@ def test_closing_ends_sandboxes_and_those_who_wait(use, base):
     use(body, settings=replace(ONE, concurrency=1))
 
 
+def test_a_pool_may_be_closed_by_many_at_once_and_by_who_gives_up(use, base):
+    async def body(pool, cluster) -> None:
+        await asyncio.gather(*(pool.acquire(SandboxSpec(base)) for _ in range(2)))
+        first = asyncio.create_task(pool.close())
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.gather(pool.close(), pool.close())
+        assert cluster.pods() == {}
+        assert pool._watch._states == {}
+
+    use(body)
+
+
+def test_execs_that_begin_at_once_are_bounded(use, base, monkeypatch):
+    monkeypatch.setattr(api, "HANDSHAKES", 2)
+
+    async def body(pool, cluster) -> None:
+        sandboxes = await asyncio.gather(*(pool.acquire(SandboxSpec(base)) for _ in range(5)))
+        await asyncio.gather(*(sandbox.exec(["true"], timeout_s=60) for sandbox in sandboxes))
+        assert cluster.most_opening == 2
+
+    use(body, settings=ONE)
+
+
 def test_a_wait_for_a_pod_has_an_end(use, base):
     async def body(pool, cluster) -> None:
         await pool.acquire(SandboxSpec(base))
@@ -186,7 +210,7 @@ def test_a_new_process_removes_what_its_run_left_and_nothing_else(tmp_path, imag
             await mine.api.close()  # as where the process is killed
             again = await open_pool(replace(PODS, run="mine"), ONE, Configuration(host=address))
             assert list(cluster.pods()) == [theirs.pod.pod]
-            assert (await theirs.exec(["true"], timeout_s=20)).exit_code == 0
+            assert (await theirs.exec(["true"], timeout_s=60)).exit_code == 0
             await again.close()
             await other.close()
             assert cluster.pods() == {}
@@ -217,8 +241,8 @@ def test_clusters_that_cannot_be_used(tmp_path):
         with pytest.raises(SandboxUnavailable, match="name a kubeconfig"):
             await configuration(str(tmp_path / "missing"))
         with pytest.raises(SandboxUnavailable, match="did not answer"):
-            await open_pool(PODS, replace(QUICK, retry_s=0.2), Configuration(host="http://127.0.0.1:9"))
+            await open_pool(PODS, replace(PATIENT, retry_s=0.2), Configuration(host="http://127.0.0.1:9"))
 
     asyncio.run(main())
     with pytest.raises(ValueError, match="concurrency is 0"):
-        replace(QUICK, concurrency=0)
+        replace(PATIENT, concurrency=0)

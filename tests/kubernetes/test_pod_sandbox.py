@@ -8,6 +8,7 @@ import pytest
 from pooled import PODS
 
 from gagar_sandbox import Limits, SandboxLost, SandboxSpec
+from gagar_sandbox.kubernetes import live
 
 
 def test_runs_in_the_workdir_and_leaves_the_base_alone(use, base):
@@ -76,6 +77,8 @@ def test_commands_that_cannot_run_and_signals(use, base):
         assert (await sandbox.exec(["true"], timeout_s=30, env={"PATH": "/nowhere"})).exit_code == 127
         assert (await sandbox.exec(["sh", "-c", "kill -TERM $$"], timeout_s=30)).exit_code == 128 + 15
         assert (await sandbox.exec(["bash", "-c", "yes | head -1; exit ${PIPESTATUS[0]}"], timeout_s=30)).exit_code == 128 + 13
+        long = await sandbox.exec(["x" * 200_000], timeout_s=30)
+        assert (long.exit_code, long.stderr[:4], len(long.stderr) < 300) == (126, b"xxxx", True)
         for command in ([], [""], ["a\0b"]):
             with pytest.raises(ValueError, match="cannot run"):
                 await sandbox.exec(command, timeout_s=30)
@@ -96,12 +99,21 @@ def test_output_keeps_head_and_tail(use, base):
     use(body)
 
 
+async def stopped_once_heard(sandbox, script, output_limit=1000):
+    """What becomes of a script that never ends, at a deadline that was late enough for it to say something."""
+    for timeout_s in (0.3, 3, 30):
+        result = await sandbox.exec(["sh", "-c", script], timeout_s=timeout_s, output_limit=output_limit)
+        if result.stdout:
+            break
+    return result
+
+
 def test_a_deadline_meets_whatever_runs_and_nothing_survives_a_command(use, base):
     async def body(pool, cluster) -> None:
         sandbox = await pool.acquire(SandboxSpec(base))
-        flood = await sandbox.exec(["sh", "-c", "yes & yes >&2"], timeout_s=0.3, output_limit=100)
+        flood = await stopped_once_heard(sandbox, "yes & yes >&2", output_limit=100)
         assert (flood.outcome, flood.exit_code, flood.output_truncated) == ("timed_out", 137, True)
-        said = await sandbox.exec(["sh", "-c", "echo before; while :; do :; done"], timeout_s=0.3)
+        said = await stopped_once_heard(sandbox, "echo before; while :; do :; done")
         assert (said.outcome, said.stdout) == ("timed_out", b"before\n")
         daemon = "(setsid sh -c 'trap \"\" TERM HUP; sleep 1000 & sleep 1000' &) ; nohup sleep 1000 & echo done"
         assert (await sandbox.exec(["sh", "-c", daemon], timeout_s=30)).stdout == b"done\n"
@@ -112,11 +124,12 @@ def test_a_deadline_meets_whatever_runs_and_nothing_survives_a_command(use, base
 
 
 def test_orphans_are_reaped_while_a_command_runs(use, base):
-    script = "for i in 1 2 3 4 5; do (sh -c 'exit 0' &); done; sleep .3; cat /proc/[0-9]*/stat | grep -c ') Z '"
+    begin = "for i in 1 2 3 4 5; do (sh -c 'echo $$ >> orphans' &); done; until [ $(wc -l < orphans) = 5 ]; do sleep .01; done"
+    script = f"{begin}; for pid in $(cat orphans); do while [ -e /proc/$pid ]; do sleep .01; done; done; echo none"
 
     async def body(pool, cluster) -> None:
         sandbox = await pool.acquire(SandboxSpec(base))
-        assert (await sandbox.exec(["sh", "-c", script], timeout_s=30)).stdout == b"0\n"
+        assert (await sandbox.exec(["sh", "-c", script], timeout_s=60)).stdout == b"none\n"
 
     use(body)
 
@@ -161,7 +174,7 @@ def test_output_comes_while_the_command_runs(use, base):
 
         command = ["sh", "-c", "echo one; until [ -e go ]; do sleep .01; done; echo two >&2"]
         running = asyncio.create_task(sandbox.exec(command, timeout_s=30, on_output=hear))
-        await asyncio.wait_for(first.wait(), 20)
+        await asyncio.wait_for(first.wait(), 60)
         for name in cluster.pods():
             cluster.containers[name].file("scratch", "work/go").touch()
         result = await running
@@ -175,10 +188,45 @@ def test_cancelling_kills_what_runs_and_the_sandbox_goes_on(use, base):
     async def body(pool, cluster) -> None:
         sandbox = await pool.acquire(SandboxSpec(base))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(sandbox.exec(["sh", "-c", "echo a >> log; sleep 1000; echo no > late"], timeout_s=2000), 0.5)
-        left = await sandbox.exec(["sh", "-c", "exec ls -d /proc/[0-9]*"], timeout_s=30)
+            await asyncio.wait_for(sandbox.exec(["sh", "-c", "sleep 1000; echo no > late"], timeout_s=2000), 0.5)
+        left = await sandbox.exec(["sh", "-c", "ls late; exec ls -d /proc/[0-9]*"], timeout_s=30)
         assert len(left.stdout.split()) == 3
-        assert await sandbox.read("log") == b"a\n"
+
+    use(body)
+
+
+def test_what_a_command_does_to_who_asks_for_it_keeps_no_answer_back(use, base, monkeypatch):
+    monkeypatch.setattr(live, "FAILURES", 1)
+    probe = """
+import os, signal, sys, time
+end = time.monotonic() + 0.3
+while time.monotonic() < end:
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        if pid not in (1, os.getpid()):
+            try: os.kill(pid, getattr(signal, sys.argv[1]))
+            except OSError: pass
+"""
+
+    async def body(pool, cluster) -> None:
+        sandbox = await pool.acquire(SandboxSpec(base))
+        for name in ("SIGKILL", "SIGSTOP"):
+            result = await sandbox.exec(["python3", "-c", probe, name], timeout_s=60)
+            assert (result.outcome, result.exit_code) == ("exited", 0), result.stderr
+        assert (await sandbox.exec(["echo", "on"], timeout_s=60)).stdout == b"on\n"
+
+    use(body)
+
+
+def test_closing_ends_what_runs_and_says_so(use, base):
+    async def body(pool, cluster) -> None:
+        sandbox = await pool.acquire(SandboxSpec(base))
+        begun = asyncio.Event()
+        command = ["sh", "-c", "echo; exec sleep 1000"]
+        running = asyncio.create_task(sandbox.exec(command, timeout_s=2000, on_output=lambda stream, data: begun.set()))
+        await asyncio.wait_for(begun.wait(), 60)
+        await sandbox.close()
+        with pytest.raises(SandboxLost, match="closed"):
+            await running
 
     use(body)
 
@@ -300,7 +348,7 @@ def test_memory_that_ran_out_is_told_from_the_control_group_and_from_the_pod(use
         name, begun = sandbox.pod.pod, asyncio.Event()
         waiting = ["sh", "-c", "echo said; until [ -e go ]; do sleep .01; done; exit 9"]
         running = asyncio.create_task(sandbox.exec(waiting, timeout_s=30, on_output=lambda stream, data: begun.set()))
-        await asyncio.wait_for(begun.wait(), 20)
+        await asyncio.wait_for(begun.wait(), 60)
         cluster.containers[name].memory_kill("main")
         cluster.containers[name].file("scratch", "work/go").touch()
         result = await running

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pooled import PODS, QUICK
+from pooled import PATIENT, PODS
 from real_server import ADMIN, CONTROLLER, NAMESPACE, PLACES, ROOT, Client, RealServer
 from virtual_kubelet import VirtualKubelet
 
@@ -18,7 +18,7 @@ from gagar_sandbox.kubernetes.shape import Shape
 from gagar_sandbox.kubernetes.starting import until_ready
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
-SETTINGS = replace(QUICK, concurrency=2000, retry_s=60.0, acquire_s=120.0, start_s=120.0, spare=0)
+SETTINGS = replace(PATIENT, concurrency=2000, retry_s=60.0, acquire_s=120.0, start_s=120.0, spare=0)
 OURS = replace(PODS, namespace=NAMESPACE)
 
 
@@ -177,6 +177,8 @@ def test_a_thousand_pods(use, base):
         shape = Shape.of(SandboxSpec(base), OURS.image)
         names = [f"gagar-{shape.id}-{index}" for index in range(1000)]
         started = time.monotonic()
+        for name in names:
+            pool._watch.expect(name)
         await asyncio.gather(*(pool._source.create(shape, name) for name in names))
         created = time.monotonic()
         states = await asyncio.gather(*(until_ready(pool._watch, name, SETTINGS) for name in names))

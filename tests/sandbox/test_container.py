@@ -107,7 +107,8 @@ def test_what_ends_the_commands_leaves_who_holds_the_container(shell: str):
     if not shutil.which(shell):
         pytest.skip(f"no {shell}")
     script = r"""
-sleeping() { for each in /proc/[0-9]*/cmdline; do IFS= read -r -d "" first < $each; echo "$first"; done 2>/dev/null | grep -c ^sleep; }
+names() { for each in /proc/[0-9]*/cmdline; do IFS= read -r -d "" first < $each; echo "$first"; done; }
+sleeping() { names 2>/dev/null | grep -c ^sleep; }
 as_commands() { setpriv --bounding-set -all --inh-caps -all --no-new-privs "$@"; }
 setpriv --reuid $1 --clear-groups sleep 1000 & holder=$!
 as_commands sh -c "sleep 1000 & sleep 1000 & exec sleep 1000" &

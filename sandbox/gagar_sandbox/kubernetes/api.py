@@ -17,6 +17,7 @@ from gagar_sandbox.kubernetes.backoff import persist
 from gagar_sandbox.kubernetes.errors import ApiError
 
 REQUEST_S = 30.0
+HANDSHAKES = 32  # of execs at once: each makes a kubelet start a process
 WRITERS = 16  # writes at once: servers share their attention among all who ask
 PAGE = 500  # objects of a list at once
 WATCH_S = 240
@@ -46,6 +47,7 @@ class Api:
         self._pods = client.CoreV1Api(self._client)
         self._custom = client.CustomObjectsApi(self._client)
         self._writing = asyncio.Semaphore(WRITERS)
+        self._opening = asyncio.Semaphore(HANDSHAKES)
         self._allowed: set[str] = set()
         self.counts: Counter[str] = Counter()
         self.retries: Counter[int] = Counter()
@@ -126,6 +128,15 @@ class Api:
     async def exec(self, pod: str, container: str, command: list[str]) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """The socket of a command in a container, as in the protocols v4 and v5 of remote commands. Raises ApiError where there
         is none."""
+        async with self._opening:
+            socket = await self._open_exec(pod, container, command)
+        self._allowed.add("exec")
+        try:
+            yield socket
+        finally:
+            await socket.close()
+
+    async def _open_exec(self, pod: str, container: str, command: list[str]) -> aiohttp.ClientWebSocketResponse:
         self.counts["exec"] += 1
         try:
             opening = await self._pods.connect_get_namespaced_pod_exec(
@@ -140,17 +151,13 @@ class Api:
                 _headers={"sec-websocket-protocol": PROTOCOLS},
             )
             async with asyncio.timeout(REQUEST_S):
-                socket = await opening
+                socket: aiohttp.ClientWebSocketResponse = await opening
+                return socket
         except aiohttp.WSServerHandshakeError as error:
             message = f"{error.message} (exec into {pod})"
             raise ApiError(error.status, "exec", message, allowed="exec" in self._allowed) from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _away(error) from error
-        self._allowed.add("exec")
-        try:
-            yield socket
-        finally:
-            await socket.close()
 
     async def _persist(self, kind: str, send: Callable[..., Awaitable[aiohttp.ClientResponse]]) -> Json:
         async def once() -> Json:

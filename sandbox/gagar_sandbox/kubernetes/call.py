@@ -21,7 +21,11 @@ class CallLost(Exception):
 
 
 class CallFailed(CallLost):
-    """The program in the container could not be run, or ended before its time."""
+    """The program in the container could not be run, or ended before its time. `killed`: by a signal, as any command can send."""
+
+    def __init__(self, message: str, killed: bool) -> None:
+        super().__init__(message)
+        self.killed = killed
 
 
 class Call:
@@ -76,8 +80,11 @@ class Call:
         return data
 
     def _ended_early(self, status: bytes) -> CallFailed:
-        said = f"{json.loads(status).get('message', '')} {self._said.decode(errors='replace')}"
-        return CallFailed(f"the program in the pod ended: {said}".strip())
+        told = json.loads(status)
+        causes = (told.get("details") or {}).get("causes") or []
+        killed = any(cause.get("reason") == "ExitCode" and int(cause["message"]) > 128 for cause in causes)
+        said = f"{told.get('message', '')} {self._said.decode(errors='replace')}"
+        return CallFailed(f"the program in the pod ended: {said}".strip(), killed)
 
     async def _message(self) -> None:
         message = await self._socket.receive()

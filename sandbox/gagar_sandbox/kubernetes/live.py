@@ -1,6 +1,7 @@
 """A pod that runs, and what may be said to it however often the connection breaks."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -55,11 +56,17 @@ class LivePod:
         return _has_ended(self.watch.state(self.name))
 
     async def converse(
-        self, container: str, talk: Callable[[Call], Awaitable[T]], *, timeout_s: float, reply_bytes: int = OVERHEAD_BYTES
+        self,
+        container: str,
+        talk: Callable[[Call], Awaitable[T]],
+        *,
+        timeout_s: float,
+        reply_bytes: int = OVERHEAD_BYTES,
+        urgent: bool = False,
     ) -> T:
         """What `talk` gives. It is begun anew where the connection breaks, so what it asks for must bear being asked twice.
-        Raises SandboxLost, or what the container says."""
-        async with self.execs:
+        `urgent`: not after all that others have asked. Raises SandboxLost, or what the container says."""
+        async with contextlib.nullcontext() if urgent else self.execs:
             backoff = Backoff(timeout_s, most_s=2.0)
             failures = 0
             while True:
@@ -68,7 +75,8 @@ class LivePod:
                     async with call(self.api, self.pod, container, reply_bytes + OVERHEAD_BYTES, left_s) as conversation:
                         return await talk(conversation)
                 except (ApiError, CallLost, TimeoutError) as error:
-                    failures += isinstance(error, CallFailed)
+                    # A command that kills who asks for it is ended by process 1 at its deadline, and nothing kills after that.
+                    failures += isinstance(error, CallFailed) and not error.killed
                     final = failures == FAILURES or (isinstance(error, ApiError) and not error.passing)
                     await self._bear(error, final, backoff)
 
@@ -80,7 +88,7 @@ class LivePod:
             await conversation.send(request)
             await conversation.receive()
 
-        await self.converse(MAIN, talk, timeout_s=timeout_s)
+        await self.converse(MAIN, talk, timeout_s=timeout_s, urgent=True)
 
     async def kill_all(self, timeout_s: float) -> None:
         """Every process that commands have left. Raises SandboxLost."""

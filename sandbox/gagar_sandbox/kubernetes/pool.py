@@ -41,7 +41,7 @@ class KubernetesPool:
         self._alive: set[str] = set()
         self._live: set[PodSandbox] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def summary(self) -> str:
@@ -75,10 +75,17 @@ class KubernetesPool:
                     raise
 
     async def close(self) -> None:
-        """Close every sandbox and delete every pod of this run. Raises SandboxLost where some could not be deleted."""
-        if self._closed:
-            return
-        self._closed = True
+        """Close every sandbox and delete every pod of this run. Cancelled, it goes on by itself. Raises SandboxLost where some
+        could not be deleted."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    @property
+    def _closed(self) -> bool:
+        return self._closing is not None
+
+    async def _close(self) -> None:
         for shelf in self._shelves.values():
             while shelf.waiting:
                 shelf.fail(SandboxLost("the pool is closed"))
@@ -190,6 +197,7 @@ class KubernetesPool:
                 return
 
     async def _start(self, shelf: Shelf, name: str) -> None:
+        self._watch.expect(name)
         creating = asyncio.create_task(self._source.create(shelf.shape, name))
         try:
             await asyncio.shield(creating)

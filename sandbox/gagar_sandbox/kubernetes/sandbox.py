@@ -62,7 +62,10 @@ class PodSandbox:
                 b"%d" % (limits.file_size_mb * MIB),
                 b"1" if on_output else b"0",
             )
-            return await self._run(request, identity, timeout_s, output_limit, on_output)
+            result = await self._run(request, identity, timeout_s, output_limit, on_output)
+            if self._closing is not None:
+                raise SandboxLost(f"the sandbox in pod {self.pod.pod} was closed")
+            return result
 
     async def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
         """See Sandbox.read. A relative path starts from the workdir."""

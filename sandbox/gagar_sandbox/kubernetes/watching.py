@@ -12,12 +12,12 @@ GONE = 410
 
 
 class PodWatch:
-    """The last known state of every pod with the pool's labels. Times of the server are never compared with ours."""
+    """The last known state of every pod that is expected. Times of the server are never compared with ours."""
 
     def __init__(self, api: Api, selector: str) -> None:
         self._api = api
         self._selector = selector
-        self._states: dict[str, PodState] = {}
+        self._states: dict[str, PodState | None] = {}
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -31,8 +31,12 @@ class PodWatch:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    def expect(self, name: str) -> None:
+        """Have its state told from now on, until it is forgotten."""
+        self._states.setdefault(name, None)
+
     def state(self, name: str) -> PodState | None:
-        """None: not seen yet, or forgotten."""
+        """None: not seen yet, or not expected."""
         return self._states.get(name)
 
     def forget(self, name: str) -> None:
@@ -77,7 +81,7 @@ class PodWatch:
         pods, version = await self._api.find("Pod", "v1", self._selector)
         states = {state.name: state for state in map(read_state, pods)}
         for name, known in list(self._states.items()):
-            if name not in states and known.phase != "ended":
+            if known is not None and name not in states and known.phase != "ended":
                 self._tell(PodState(name, known.pod, "ended", "Deleted", "it had gone when the pods were listed again"))
         for state in states.values():
             self._tell(state)
@@ -97,10 +101,8 @@ class PodWatch:
 
     def _tell(self, state: PodState) -> None:
         known = self._states.get(state.name)
-        if known is not None and known.phase == "ended":
-            return  # the first reason is the one that counts
-        if known is None and state.phase == "ended" and state.name not in self._waiting:
-            return  # it was forgotten
+        if state.name not in self._states or (known is not None and known.phase == "ended"):
+            return  # nobody asks for it any more; and the first reason is the one that counts
         self._states[state.name] = state
         self._wake(state.name)
 

@@ -116,7 +116,7 @@ void command_begin(struct command *command, const struct frame *frame) {
         char *name = copy_string(fields[WORDS]);
         command->outcome = "exited";
         command->exit_code = errno == ENOENT ? 127 : 126;
-        dprintf(err, "%s: %s\n", name, strerror(errno));
+        dprintf(err, "%.200s: %s\n", name, strerror(errno)); /* nobody reads it yet */
         free(name);
     }
     close_all(in, out, err);

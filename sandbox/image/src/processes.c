@@ -61,6 +61,7 @@ int kill_processes(pid_t child, int status) {
             if (pid == child)
                 status = ended;
         if (pid < 0) { /* every process inside is a descendant: none is left */
+            kill(-1, SIGCONT); /* those from outside: a command can have stopped who asked for it */
             remove_ipc();
             return status;
         }
