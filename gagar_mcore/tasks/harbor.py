@@ -192,7 +192,8 @@ class Grade(Part):
 
 class TestConfig(Part):
     """`inventory`: seconds that each test took when the task was made, of all tests that every run reports. `unsteady`:
-    beginnings of ids that differ from run to run. `guarded`: what of the repository is the tests', whatever its name."""
+    beginnings of ids that differ from run to run. `reached`: what code of the repository reaches for in an honest run, as the
+    runner of real packages tells it. `guarded`: what of the repository is the tests', whatever its name."""
 
     f2p_node_ids: Annotated[list[NodeId], Field(min_length=1)]
     p2p_node_ids: list[NodeId]
@@ -200,6 +201,7 @@ class TestConfig(Part):
     grade: Grade | None = None
     inventory: dict[NodeId, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
     unsteady: list[NodeId] = []
+    reached: list[str] = []
     guarded: list[BelowPath] = []
 
 

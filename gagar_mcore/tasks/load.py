@@ -53,6 +53,7 @@ def load_task(directory: Path) -> Task:
         grading=_grading(config),
         inventory=config.inventory if config else {},
         unsteady=tuple(config.unsteady) if config else (),
+        reached=tuple(config.reached) if config else (),
         guarded=tuple(config.guarded) if config else (),
         environment=toml.environment.env,
         verifier_environment=where_tests_run.env | toml.verifier.env,

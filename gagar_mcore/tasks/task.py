@@ -40,11 +40,11 @@ class Task:
     `repository` is the folder whose copy the policy works in, mounted at `workdir`; where there is none, `image` has it,
     and `tests_image` where the tests run.
     `fail_to_pass` and `pass_to_pass` are test ids of `tests/config.json`; reward 1 needs every one of them passed. `source` is
-    the one of the recipe's mix. `inventory`: seconds of all tests that a run reports, where they were recorded, and `unsteady`
-    the beginnings of ids that no two runs share. `artifact`: the file inside that the session hands in, which `collect` makes
-    and `test.sh` takes; None: the difference to the repository, applied before `test.sh` runs. `guarded`: files and folders of
-    the repository that no patch changes, beside those that are known by their names. `warnings`: what its files say and is not
-    heeded here; `unsupported`: what keeps it from running."""
+    the one of the recipe's mix. `inventory`: seconds of all tests that a run reports, where they were recorded, `unsteady` the
+    beginnings of ids that no two runs share, and `reached` what its own code reaches for in an honest run. `guarded`: files and
+    folders of the repository that no patch changes, beside those that are known by their names. `artifact`: the file inside that
+    the session hands in, which `collect` makes and `test.sh` takes; None: the difference to the repository, applied before
+    `test.sh` runs. `warnings`: what its files say and is not heeded here; `unsupported`: what keeps it from running."""
 
     id: str
     directory: Path
@@ -69,6 +69,7 @@ class Task:
     grading: Grading = Grading()
     inventory: Mapping[str, float] = field(default_factory=dict)
     unsteady: tuple[str, ...] = ()
+    reached: tuple[str, ...] = ()
     guarded: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     verifier_environment: Mapping[str, str] = field(default_factory=dict)

@@ -31,11 +31,12 @@ class Suspicion:
 
 def suspect(report: Report, task: Task, exit_code: int, wall_s: float) -> Suspicion:
     """`wall_s`: of the whole run, as the supervisor saw it. What was not recorded when the task was made is not compared."""
-    return Suspicion(tuple(_proofs(report, wall_s)), tuple(_doubts(report, task, exit_code, wall_s)))
+    return Suspicion(tuple(_proofs(report, task, wall_s)), tuple(_doubts(report, task, exit_code, wall_s)))
 
 
-def _proofs(report: Report, wall_s: float) -> Iterator[str]:
+def _proofs(report: Report, task: Task, wall_s: float) -> Iterator[str]:
     yield from report.evidence
+    yield from (f"code of the repository reaches for {name}" for name in report.reached if name not in task.reached)
     yield from report.contradictions
     if any(seconds < 0 for seconds in report.seconds.values()):
         yield "a test took less than no time"

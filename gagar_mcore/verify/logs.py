@@ -95,10 +95,12 @@ def _main() -> None:
         parse = find_parser(sys.argv[1])
     except ValueError as error:
         sys.exit(str(error))
-    lines = sys.stdin.buffer.read().decode(errors="replace").split("\n")
-    # These take the last outcome of a test, which whoever prints last decides; read backwards, it is the first.
-    orders = [lines, lines[::-1]] if parse.__name__ in _LINE_BY_LINE else [lines]
-    json.dump([parse("\n".join(order), None) for order in orders], sys.stdout)
+    log = sys.stdin.buffer.read().decode(errors="replace")
+    readings = [parse(log, None)]
+    if parse.__name__ in _LINE_BY_LINE:  # which take the last outcome of a test, so that whoever prints last would decide
+        lines = (parse(line, None) for line in log.split("\n"))
+        readings.append({name: status for one in lines for name, status in one.items() if _STATUSES.get(status) != "passed"})
+    json.dump(readings, sys.stdout)
 
 
 if __name__ == "__main__":

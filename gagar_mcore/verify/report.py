@@ -20,12 +20,14 @@ class ReportError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Report:
     """`seconds` and `messages`: of tests that have some. `contradictions`: between the parts of one report. `evidence`: what the
-    runner itself saw being tampered with. `reward`: what the reward file says."""
+    runner itself saw being tampered with, `reached`: what it saw code of the repository reach for. `reward`: what the reward file
+    says."""
 
     tests: dict[str, TestStatus] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     contradictions: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
+    reached: tuple[str, ...] = ()
     reward: float | None = None
     messages: dict[str, str] = field(default_factory=dict)
 
@@ -36,6 +38,7 @@ def joined(reports: Iterable[Report]) -> Report:
     seconds: dict[str, float] = {}
     contradictions: list[str] = []
     evidence: list[str] = []
+    reached: list[str] = []
     messages: dict[str, str] = {}
     for report in reports:
         for name, status in report.tests.items():
@@ -44,8 +47,9 @@ def joined(reports: Iterable[Report]) -> Report:
             seconds[name] = seconds.get(name, 0.0) + value
         contradictions += report.contradictions
         evidence += report.evidence
+        reached += report.reached
         messages |= report.messages
-    return Report(tests, seconds, tuple(contradictions), tuple(evidence), messages=messages)
+    return Report(tests, seconds, tuple(contradictions), tuple(evidence), tuple(reached), messages=messages)
 
 
 def worse(one: TestStatus, other: TestStatus) -> TestStatus:
@@ -72,6 +76,7 @@ class _Summary(_Strict):
 
 class _Extra(_Strict):
     evidence: Annotated[list[str], Field(max_length=100)] = []
+    reached: Annotated[list[str], Field(max_length=100)] = []
 
 
 class _Results(_Strict):
@@ -103,7 +108,7 @@ def parse_ctrf(data: bytes, node_id: str = "name") -> Report:
         if said[name] not in (None, count)
     )
     whole = joined(_one(test, _name(test, node_id)) for test in results.tests)
-    return replace(whole, contradictions=wrong, evidence=tuple(results.extra.evidence))
+    return replace(whole, contradictions=wrong, evidence=tuple(results.extra.evidence), reached=tuple(results.extra.reached))
 
 
 def _one(test: _Test, name: str) -> Report:

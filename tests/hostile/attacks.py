@@ -104,6 +104,65 @@ for tell in tells:
     for name in ("test_add", "test_more", "test_same"):
         tell({"id": f"tests/test_adding.py::{name}", "status": "passed", "seconds": 0.01, "message": ""})
 """
+TRACE = """
+import sys
+def trace(frame, event, argument):
+    return line if frame.f_code.co_name == "from_item_and_call" and "test_adding" in frame.f_locals["item"].nodeid else None
+def line(frame, event, argument):
+    if frame.f_locals.get("outcome") == "failed":
+        frame.f_locals["outcome"] = "passed"
+    return line
+sys.settrace(trace)
+"""
+SPOIL = """
+import sys
+def spoil():
+    frame = sys._getframe()
+    while frame is not None and not hasattr(frame.f_locals.get("item"), "session"):
+        frame = frame.f_back
+    for item in frame.f_locals["item"].session.items if frame else ():
+        if "test_adding" in item.nodeid:
+            {change}
+def add(a, b):
+    spoil()
+    return a - b
+def same(a):
+    spoil()
+    return a
+"""
+WRAPPED = "item._obj = __import__('functools').wraps(item._obj)(lambda: None)"
+OTHER_CLASS = "item.__class__ = type('Function', (type(item),), {'runtest': lambda self: None})"
+FIND = "import gc\ngc.get_objects()"
+CONFIG = """
+import sys
+frame = sys._getframe()
+while not hasattr(frame.f_locals.get("config"), "pluginmanager"):
+    frame = frame.f_back
+manager = frame.f_locals["config"].pluginmanager
+"""
+HOOK_OF_NO_FILE = (
+    CONFIG
+    + """
+def pytest_runtest_logreport(report):
+    if "test_adding" in report.nodeid and report.failed:
+        report.outcome, report.longrepr = "passed", None
+import pytest
+code = pytest_runtest_logreport.__code__.replace(co_filename=pytest.__file__)
+hook = pytest.hookimpl(tryfirst=True)(type(pytest_runtest_logreport)(code, globals()))
+manager.register(type("Evil", (), {"pytest_runtest_logreport": staticmethod(hook)})())
+"""
+)
+HOOK_CALLS = (
+    CONFIG
+    + """
+real = manager._inner_hookexec
+def call(name, methods, arguments, first):
+    if name == "pytest_pyfunc_call" and "test_adding" in arguments["pyfuncitem"].nodeid:
+        return True
+    return real(name, methods, arguments, first)
+manager._inner_hookexec = call
+"""
+)
 CLEAR = """
 import gc
 def pytest_collection_finish(session):
@@ -252,7 +311,26 @@ ATTACKS = {
         candidate("import unittest\nunittest.TestCase.assertEqual = lambda *a: None"), "TestCase.assertEqual was replaced"
     ),
     "replaces a builtin": Attack(candidate("import builtins\nbuiltins.all = lambda values: True"), "builtins.all was replaced"),
-    "registers a plug-in": Attack(candidate(REGISTER), "the repository hooks into pytest"),
+    "registers a plug-in": Attack(candidate(REGISTER), "pytest's hook pytest_runtest_logreport was replaced"),
+    "registers a plug-in under the name of pytest's file": Attack(
+        candidate(HOOK_OF_NO_FILE), "pytest's hook pytest_runtest_logreport was replaced"
+    ),
+    "calls hooks in pluggy's place": Attack(candidate(HOOK_CALLS), "pluggy's call of hooks was replaced"),
+    "traces pytest and changes its variables": Attack(candidate(TRACE), "reaches for sys.settrace"),
+    "lets tests do nothing, one by one": Attack(
+        changed("adding.py", SPOIL.format(change="item.runtest = lambda: None")), "Function.runtest was replaced"
+    ),
+    "lets tests do nothing, by another class": Attack(
+        changed("adding.py", SPOIL.format(change=OTHER_CLASS)), "was replaced, as seen after the start of"
+    ),
+    "lets tests do nothing, and says what they wrap": Attack(
+        changed("adding.py", SPOIL.format(change=WRAPPED)), "is not the code of its file"
+    ),
+    "looks at every object": Attack(candidate(FIND), "reaches for gc.get_objects"),
+    "replaces what tests compare by": Attack(
+        candidate("import math\nmath.isclose = lambda *a, **k: True"), "math.isclose was replaced"
+    ),
+    "opens the memory of the tests": Attack(candidate("open('/proc/self/mem', 'rb').close()"), "reaches for /proc/self/mem"),
     "takes the collected tests away": Attack(candidate(CLEAR)),
     "writes to every descriptor": Attack(candidate(WRITE_EVERYWHERE), "signed badly"),
     "finds the runner's voice": Attack(candidate(SIGN), "is reported twice"),

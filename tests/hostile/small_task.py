@@ -27,16 +27,21 @@ FILES = {
 FIXED = FILES["adding.py"].replace("a - b", "a + b")
 
 
+def write_runner(site: Path) -> None:
+    """pytest and what it needs."""
+    for module in (_pytest, pytest, pluggy, iniconfig, packaging, pygments):
+        place = Path(str(module.__file__)).parent
+        shutil.copytree(place, site / place.name)  # compiled, or every run would compile it
+    shutil.copy(Path(pytest.__file__).parents[1] / "py.py", site)
+
+
 def write_small_task(folder: Path) -> Task:
     """Its tests stay where the policy sees them, so that it can change them."""
     root, site = folder / "source", folder / ".environment" / "site"
     for name, text in (FILES | {"adding.py": FIXED}).items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    for module in (_pytest, pytest, pluggy, iniconfig, packaging, pygments):
-        place = Path(str(module.__file__)).parent
-        shutil.copytree(place, site / place.name)  # compiled, or every run would compile it
-    shutil.copy(Path(pytest.__file__).parents[1] / "py.py", site)
+    write_runner(site)
     package = Package("adding", "1.0", root, "", ("adding.py",), "tests", None, site, ())
     bug = Seed("arithmetic", "add", 2, FILES["adding.py"])
     write_pristine(package, folder / "pristine", "3.11", 60)

@@ -41,6 +41,11 @@ def head(items, count=2, reverse=False):
     found["items"] = sorted(items[0:count], reverse=reverse)
     found.setdefault("step", len(items) - 1)
     return found["items"] if items else []
+
+
+import gc
+
+gc.get_referents(head)
 '''
 TESTS = """\
 import pytest
@@ -129,6 +134,7 @@ def test_tasks_are_made_verified_and_hide_the_tests_that_fail(
     assert len(task.listed) == 9 and task.fail_to_pass and task.pass_to_pass and set(task.inventory) == set(task.listed)
     assert not (task.repository / "tests/test_small.py").exists() and (task.tests / "suite/tests/test_small.py").exists()
     assert (task.repository / "small.py").read_text() != SOURCE
+    assert task.reached == ("gc.get_referents",), "what honest code does is no sign of tampering"
     assert task.sandbox(Limits(), {}).read_only[SITE].resolve() == tmp_path / "made" / ".environment" / "site"
     assert json.loads((root / "solution/bug.json").read_text()) == {"kind": "guard", "function": "clamp", "line": 9}
     [checked] = with_pool(lambda pool: check_tasks(root, Verifier(pool, Limits(), 60.0)))

@@ -1,6 +1,7 @@
 """Reports of other forms than CTRF, and what is believed of any."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,12 @@ def test_what_contradicts_itself_is_a_proof_and_what_is_odd_a_doubt(
     assert bool(suspicion.proofs) == bool(proof)
 
 
+def test_what_honest_code_does_not_reach_for_is_a_proof() -> None:
+    reaching = parse_ctrf(b'{"results": {"tests": [{"name": "a", "status": "passed"}], "extra": {"reached": ["sys.settrace"]}}}')
+    assert suspect(reaching, task({}), 0, 1.0).proofs == ("code of the repository reaches for sys.settrace",)
+    assert not suspect(reaching, replace(task({}), reached=("sys.settrace",)), 0, 1.0)
+
+
 def test_summaries_that_count_otherwise_are_contradictions() -> None:
     ctrf = b'{"results": {"summary": {"tests": 5, "passed": 1}, "tests": [{"name": "a", "status": "passed"}]}}'
     assert parse_ctrf(ctrf).contradictions == ("the summary counts 5 tests, the list 1",)
@@ -130,8 +137,10 @@ def test_a_log_is_read_between_the_marks_by_the_repositorys_parser() -> None:
         asyncio.run(parse_log(log, "nobody/nothing"))
 
 
-def test_who_prints_last_in_a_log_of_pytest_decides_nothing() -> None:
+def test_who_prints_first_or_last_in_a_log_of_pytest_decides_nothing() -> None:
     forged = asyncio.run(parse_log("FAILED a::b - E\nPASSED c::d\n1 failed\nPASSED a::b\n", "pallets/flask"))
+    between = asyncio.run(parse_log("PASSED a::b\nFAILED a::b - E\nPASSED a::b\n", "pallets/flask"))
+    assert between.tests == {"a::b": "failed"}
     assert forged.tests == {"a::b": "failed", "c::d": "passed"}
 
 

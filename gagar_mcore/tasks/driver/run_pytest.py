@@ -5,8 +5,9 @@ Started as `python3 -I -S run_pytest.py SOURCE_ROOT`. This process runs no code 
 ours, some of which must fail, among the others and under names drawn for this run. Where the kernel offers Landlock the child can
 open neither the report nor what this process reads and, from ABI 6 on, cannot signal it; its memory is closed in either case.
 
-Not defended: code under test shares the child with pytest. What it does there is seen where it changes pytest, makes tests of
-ours come out wrong, or signs badly; not where it finds the key in memory and says what an honest run would."""
+Not defended: code under test shares the child with pytest. What it does there is seen where it changes pytest or one of its
+parts, traces, looks through memory, makes tests of ours come out wrong, or signs badly; not where it walks up the stack to the
+voice of the runner and says what an honest run would."""
 
 from __future__ import annotations
 
@@ -69,8 +70,8 @@ def main() -> int:
     os.write(key_write, key)
     os.close(key_write)
     lines, status = listen(told_read, child)
-    outcomes, evidence = judge(lines, key, expected, os.waitstatus_to_exitcode(status))
-    return write_report(outcomes, evidence)
+    told = judge(lines, key, expected, os.waitstatus_to_exitcode(status))
+    return write_report(*told)
 
 
 def write_canaries() -> tuple[list[str], dict[str, bool]]:
@@ -135,10 +136,13 @@ def reap(child: int, status: int) -> int:
         return status
 
 
-def judge(lines: list[bytes], key: bytes, expected: dict[str, bool], exit_code: int) -> tuple[dict[str, Any], list[str]]:
-    """Outcomes by test id, and what speaks of tampering."""
+def judge(
+    lines: list[bytes], key: bytes, expected: dict[str, bool], exit_code: int
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Outcomes by test id, what speaks of tampering, and what code of the repository reached for."""
     outcomes: dict[str, Any] = {}
     evidence: list[str] = []
+    reached: list[str] = []
     ended: int | None = None
     for number, line in enumerate(lines):
         told = verified(line, key, number)
@@ -150,6 +154,8 @@ def judge(lines: list[bytes], key: bytes, expected: dict[str, bool], exit_code: 
             break
         if "end" in told:
             ended = told["end"]
+        elif "reached" in told:
+            reached.append(str(told["reached"])[:EVIDENCE_CHARACTERS])
         elif "evidence" in told:
             evidence.append(str(told["evidence"])[:EVIDENCE_CHARACTERS])
         elif told["id"] in outcomes:
@@ -164,7 +170,7 @@ def judge(lines: list[bytes], key: bytes, expected: dict[str, bool], exit_code: 
         evidence.append(f"the runner ends with {exit_code} and said {ended}")
     elif ended == 0 and any(told["status"] == "failed" for told in outcomes.values()):
         evidence.append("the runner ends with 0, and tests have failed")
-    return outcomes, evidence
+    return outcomes, evidence, reached
 
 
 def verified(line: bytes, key: bytes, number: int) -> dict[str, Any] | None:
@@ -188,7 +194,7 @@ def canaries(outcomes: dict[str, Any], expected: dict[str, bool]) -> Iterator[st
         yield f"{len(expected) - len(told)} of {len(expected)} tests of ours were not reported"
 
 
-def write_report(outcomes: dict[str, Any], evidence: list[str]) -> int:
+def write_report(outcomes: dict[str, Any], evidence: list[str], reached: list[str]) -> int:
     """The report in the Common Test Report Format (CTRF), and the reward beside it."""
     tests = [
         {"name": name, "status": told["status"], "duration": 1000 * told["seconds"], "message": told["message"]}
@@ -196,7 +202,8 @@ def write_report(outcomes: dict[str, Any], evidence: list[str]) -> int:
     ]
     counts = {status: sum(test["status"] == status for test in tests) for status in ("passed", "failed", "skipped", "other")}
     summary = {"tests": len(tests), **counts, "pending": 0, "start": 0, "stop": int(1000 * time.time())}
-    results = {"tool": {"name": "run_pytest"}, "summary": summary, "tests": tests, "extra": {"evidence": evidence[:100]}}
+    extra = {"evidence": evidence[:100], "reached": reached[:100]}
+    results = {"tool": {"name": "run_pytest"}, "summary": summary, "tests": tests, "extra": extra}
     os.makedirs(LOGS, exist_ok=True)
     with open(os.path.join(LOGS, "report.json"), "w") as file:
         json.dump({"results": results}, file)

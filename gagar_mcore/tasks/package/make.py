@@ -76,7 +76,8 @@ async def _own_tests(pristine: Path, verifier: Verifier) -> OwnTests:
     steady = set(first.report.tests) & set(second.report.tests)
     inventory = {name: first.report.seconds.get(name, 0.0) for name in sorted(steady)}
     others = (set(first.report.tests) | set(second.report.tests)) - steady
-    return OwnTests(inventory, passing, sorted({name.partition("[")[0] for name in others}))
+    reached = sorted({*first.report.reached, *second.report.reached})
+    return OwnTests(inventory, passing, sorted({name.partition("[")[0] for name in others}), reached)
 
 
 def _unlisted(root: Path) -> Task:
@@ -126,7 +127,7 @@ class _Maker:
 
     async def _finish(self, root: Path, bug: Seed) -> str | None:
         """Write what the tests say of the bug; why it is of no use, where it is."""
-        run = await self.verifier.run_tests(_unlisted(root), "")
+        run = await self.verifier.run_tests(replace(_unlisted(root), reached=tuple(self.own.reached)), "")
         if run.fault or run.problem or run.report.evidence:
             return "the tests do not run"
         outcome = self._outcome(run.report)

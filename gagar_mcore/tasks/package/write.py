@@ -68,11 +68,12 @@ _SOLVE = '#!/bin/sh\ncd /app && git apply "$(dirname "$0")/fix.patch"\n'
 @dataclass(frozen=True, slots=True)
 class OwnTests:
     """A package's own tests. `inventory`: seconds of those that every run reports. `passing`: those that pass whatever their
-    order. `unsteady`: beginnings of ids that differ from run to run."""
+    order. `unsteady`: beginnings of ids that differ from run to run. `reached`: what its code reaches for, as the runner saw."""
 
     inventory: Mapping[str, float]
     passing: Sequence[str]
     unsteady: Sequence[str] = ()
+    reached: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ def write_outcome(package: Package, root: Path, outcome: Outcome, own: OwnTests,
         "grade": {"format": "ctrf", "node_id": "name", "tool_label": "run_pytest", "reports": ["/logs/verifier/report.json"]},
         "inventory": {name: round(seconds, 4) for name, seconds in sorted(own.inventory.items())},
         "unsteady": list(own.unsteady),
+        "reached": list(own.reached),
     }
     (root / "tests" / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     text = write_instruction(package.name, package.version, suite, package.tests, outcome.failing)

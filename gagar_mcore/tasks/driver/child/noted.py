@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import itertools
 import sys
-from types import FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-WATCHED = ("_pytest", "pytest", "pluggy", "unittest", "outcomes", "codes", "noted")
+COMPARING = ("math", "cmath", "operator", "functools", "itertools", "collections", "copy", "json", "re", "difflib")
+COMPARING += ("decimal", "fractions", "statistics", "inspect", "types", "posixpath")  # what tests say what they expect by
+WATCHED = ("_pytest", "pytest", "pluggy", "unittest", "outcomes", "codes", "noted", "reached", *COMPARING)
 BY_PYTEST = {"_getini_unknown_type"}  # what pytest itself replaces, in legacypath.py
+KINDS = (FunctionType, BuiltinFunctionType, type, staticmethod, classmethod, property)
 PARTS = 20
 MOST_NAMED = 5
 
 
 class Noted:
-    """The functions and classes of pytest, pluggy, unittest and the runner, and the builtins. Each is named once."""
+    """The functions and classes of pytest, pluggy, unittest, the runner and some of the standard library, and the builtins. Each
+    is named once."""
 
     def __init__(self) -> None:
+        for name in COMPARING:
+            importlib.import_module(name)
         self._all = [*_functions(), *((vars(builtins), name, value, None, f"builtins.{name}") for name, value in _builtins())]
         self._parts = itertools.cycle([self._all[part::PARTS] for part in range(PARTS)])
         self._said: set[str] = set()
+
+    @property
+    def codes(self) -> list[CodeType]:
+        """Of all functions that were noted."""
+        return [code for _, _, value, own, _ in self._all for code in (own, *_codes(value)) if code is not None]
 
     def replaced(self) -> list[str]:
         """What is not as it was."""
@@ -54,8 +66,19 @@ def _functions() -> Iterator[tuple[Any, ...]]:
         for owner in owners:
             title = f"{owner.__module__}.{owner.__name__}" if isinstance(owner, type) else owner.__name__
             for name, value in list(vars(owner).items()):
-                if isinstance(value, FunctionType | type | staticmethod | classmethod | property) and name not in BY_PYTEST:
-                    yield vars(owner), name, value, getattr(value, "__code__", None), f"{title}.{name}"
+                if isinstance(value, KINDS) and name not in BY_PYTEST:
+                    yield vars(owner), name, value, _code_of(value), f"{title}.{name}"
+
+
+def _code_of(value: Any) -> CodeType | None:
+    return value.__code__ if isinstance(value, FunctionType) else None
+
+
+def _codes(value: Any) -> Iterator[CodeType]:
+    """Of a method that is wrapped."""
+    for inner in (getattr(value, "__func__", None), getattr(value, "fget", None)):
+        if isinstance(inner, FunctionType):
+            yield inner.__code__
 
 
 def _builtins() -> Iterator[tuple[str, Any]]:

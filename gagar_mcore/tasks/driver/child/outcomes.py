@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
+import reached  # type: ignore[import-not-found]
 from codes import Codes  # type: ignore[import-not-found]
 from noted import Noted  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-HOOKS = (
-    *("pytest_runtest_makereport", "pytest_runtest_protocol", "pytest_runtest_call", "pytest_runtest_logreport"),
-    *("pytest_pyfunc_call", "pytest_collection_modifyitems", "pytest_report_teststatus", "pytest_sessionfinish"),
-)
 MESSAGE_CHARACTERS = 2000
 ORDER = {"skipped": 0, "passed": 1, "failed": 2}
 
 
 class Watch:
-    """`seed`: of another order of the tests, "" for their own. `repository`: where no code of the runner's comes from. `ours`:
-    files of tests that are not the suite's."""
+    """`seed`: of another order of the tests, "" for their own. `roots`: where code of the runner's comes from. `ours`: files of
+    tests that are not the suite's."""
 
     def __init__(
-        self, tell: Callable[[dict[str, Any]], None], seed: str, repository: tuple[str, ...], suite: str, ours: list[str]
+        self, tell: Callable[[dict[str, Any]], None], seed: str, roots: tuple[str, ...], suite: str, ours: list[str]
     ) -> None:
         self._tell = tell
         self._seed = seed
-        self._repository = repository
-        self._suite = suite
         self._ours = ours
         self._noted = Noted()
+        self._codes = Codes(suite, (*roots, *map(os.path.dirname, ours)), self._noted.codes)
+        reached.watch(tell, self._codes.honest)
+        self._said: set[str] = set()
         self._items: dict[str, Any] = {}
         self._outcomes: dict[str, dict[str, Any]] = {}
 
@@ -46,7 +45,7 @@ class Watch:
         items[:] = mixed(theirs, ours)
 
     def pytest_collection_finish(self, session: Any) -> None:
-        self._codes = Codes(self._suite, session.config)
+        self._codes.config = session.config
         self._items = {item.nodeid: item for item in session.items if str(item.path) not in self._ours}
         self._look(session.config, "collection")
 
@@ -56,8 +55,11 @@ class Watch:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        if nodeid in self._items and (name := self._codes.replaced(self._items[nodeid])) is not None:
+        if (item := self._items.get(nodeid)) is None:
+            return
+        if (name := self._codes.replaced(item)) is not None:
             self._tell({"evidence": f"{name} is not the code of its file, as seen before {nodeid}"})
+        self._say_once(filter(None, map(self._codes.foreign, item.listchain())), f"the start of {nodeid}")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -71,6 +73,8 @@ class Watch:
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         self._say(self._noted.some_replaced(), nodeid)
+        if nodeid in self._items:
+            self._say_once(self._hooked(self._items[nodeid].config), nodeid)
         if (known := self._outcomes.pop(nodeid, None)) is not None:
             self._tell(known)
 
@@ -80,11 +84,27 @@ class Watch:
 
     def _look(self, config: Any, after: str) -> None:
         self._say(self._noted.replaced(), after)
-        for name in HOOKS:
-            for implementation in getattr(config.hook, name).get_hookimpls():
-                file = getattr(getattr(implementation.function, "__code__", None), "co_filename", "")
-                if file.startswith(self._repository) or not file:
-                    self._tell({"evidence": f"the repository hooks into pytest: {name}"})
+        self._say_once(self._hooked(config), after)
+
+    def _hooked(self, config: Any) -> Iterator[str]:
+        """What pytest calls that neither it, the environment nor the suite has."""
+        manager = config.pluginmanager
+        if not self._codes.honest(getattr(manager._inner_hookexec, "__code__", None)):
+            yield "pluggy's call of hooks"
+        for part in (config, manager, config.hook):
+            if (name := self._codes.foreign(part)) is not None:
+                yield name
+        for name, caller in vars(config.hook).items():
+            honest = getattr(caller._hookexec, "__self__", None) is manager
+            if not honest or not all(
+                map(self._codes.honest, (getattr(i.function, "__code__", None) for i in caller.get_hookimpls()))
+            ):
+                yield f"pytest's hook {name}"
+
+    def _say_once(self, replaced: Iterable[str], after: str) -> None:
+        new = [what for what in replaced if what not in self._said]
+        self._said.update(new)
+        self._say(new, after)
 
     def _say(self, replaced: list[str], after: str) -> None:
         for what in replaced:

@@ -29,14 +29,15 @@ def main() -> NoReturn:
     sys.argv[:] = ["pytest"]
     sys.path[:] = [*(path for path in sys.path if "site-packages" not in path), SITE]
     plugins = list(environment_plugins())
-    for name in ("unittest.mock", "unittest.async_case", "_pytest.unittest", "_pytest.doctest"):
+    own = [f"_pytest.{name}" for name in importlib.import_module("_pytest.config").default_plugins]
+    for name in ("unittest.mock", "unittest.async_case", *own):
         importlib.import_module(name)
     pytest = importlib.import_module("pytest")
     sys.path.insert(0, HERE)
     outcomes = importlib.import_module("outcomes")
     sys.path.remove(HERE)
     tell = teller(int(channel), key)
-    watch = outcomes.Watch(tell, seed, (os.getcwd(), source), suite, ours)
+    watch = outcomes.Watch(tell, seed, (HERE, SITE), suite, ours)
     sys.path.append(source)
     code = int(pytest.main([*options(suite), *plugins, suite, *ours], plugins=[watch]))
     tell({"end": code})
