@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from gagar_sandbox import owner
 from gagar_sandbox.archive import Archive, ImageRefused
 from gagar_sandbox.unpack import Bounds, Unpacker
 
@@ -73,7 +74,9 @@ class ImageStore:
 
     def _unpack(self, archive: Archive, place: Path, bounds: Bounds) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=self.folder))
+        for stale in owner.left_behind(self.folder):
+            shutil.rmtree(stale, ignore_errors=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=owner.prefix(), dir=self.folder))
         try:
             root = unfinished / "root"
             root.mkdir()

@@ -71,7 +71,7 @@ async def attack_all(host: Host, base: Path) -> dict[str, tuple[ExecResult, str]
     pool = LocalPool(AT_ONCE + 1)
     spec = SandboxSpec(base, limits=LIMITS)
     found: dict[str, tuple[ExecResult, str]] = {}
-    todo = [*((one, 20.0) for one in ESCAPES), *((Escape(*item), EXHAUST_S) for item in EXHAUSTION.items())]
+    todo = [*((one, 60.0) for one in ESCAPES), *((Escape(*item), EXHAUST_S) for item in EXHAUSTION.items())]
     other = await pool.acquire(spec)
     await other.write("/tmp/flag-of-another", b"flag")
     waiting = asyncio.create_task(other.exec(["bash", "-c", "exec -a victim sleep 1000"], timeout_s=1000))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gagar_sandbox import ImageRefused, ImageStore, LocalPool, SandboxSpec
+from gagar_sandbox import ImageRefused, ImageStore, LocalPool, SandboxSpec, owner
 from gagar_sandbox.local import LocalSandbox
 from gagar_sandbox.unpack import Bounds
 
@@ -261,6 +261,21 @@ def test_what_is_not_what_it_says_is_refused(tmp_path: Path):
     (tmp_path / "junk.tar").write_bytes(os.urandom(2000))
     with pytest.raises(ImageRefused, match="no tar archive"):
         store.add(tmp_path / "junk.tar")
+
+
+def test_layers_packed_with_zstd_are_refused_with_the_mend(tmp_path: Path):
+    zstd = b"\x28\xb5\x2f\xfd" + bytes(9)
+    archive = oci(tmp_path / "image.tar", layer([("etc/x", b"x")]), spoil=lambda data: zstd if data[:2] == b"\x1f\x8b" else data)
+    with pytest.raises(ImageRefused, match="packed with zstd; save the image with gzip or without"):
+        ImageStore(tmp_path / "store").add(archive)
+
+
+def test_what_a_killed_import_left_is_removed_by_the_next(tmp_path: Path):
+    store = tmp_path / "store"
+    left = store / owner.prefix().replace(f"-{os.getpid()}-", "-99999999-")
+    (left / "root").mkdir(parents=True)
+    ImageStore(store).add(docker(tmp_path / "image.tar", layer([("etc/x", b"x")])))
+    assert not left.exists()
 
 
 def test_names_and_digests(tmp_path: Path):

@@ -27,6 +27,7 @@ def refusal(action, *arguments):
 print({
     "denied": {number: call(number) for number in map(int, sys.argv[2].split(","))},
     "x32": call(0x40000000 + 39),
+    "newer": [call(number) for number in (463, 467, 600)],
     "clone3": call(435),
     "new user namespace": call(int(sys.argv[1]), 0x10000000),
     "families": [family for family in (1, 2, 17, 38, 40) if refusal(socket.socket, family, socket.SOCK_DGRAM) == 0],
@@ -53,6 +54,7 @@ def test_what_the_filter_refuses(use):
         assert ast.literal_eval(result.stdout.decode()) == {
             "denied": dict.fromkeys(denied, errno.EPERM),
             "x32": errno.ENOSYS,
+            "newer": [errno.ENOSYS] * 3,
             "clone3": errno.ENOSYS,
             "new user namespace": errno.EPERM,
             "families": [1, 2],
