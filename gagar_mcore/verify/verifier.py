@@ -21,7 +21,7 @@ OUTPUT_CHARACTERS = 4000
 LOG_BYTES = 4 << 20
 SHUFFLE = "GAGAR_SHUFFLE"  # in the environment of a run that is repeated: the seed of another order
 
-_RUN = 'mkdir -p "$1"; if [ -x "$2" ]; then exec "$2"; else exec bash "$2"; fi'
+_RUN = f'mkdir -p "$1"; [ -z "${SHUFFLE}" ] || . {GUARD}/shuffle.sh; if [ -x "$2" ]; then exec "$2"; else exec bash "$2"; fi'
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Verifier:
         note, patch = split_note(patch)
         run = await self._judge(task, patch)
         if run.suspicion.doubts and run.problem is None and _passes(task, run.report):
-            run = _both(run, await self._run_persistently(task, patch, shuffle=1))
+            run = _both(run, await self._again(task, patch))
         fault = run.fault or (await self._fault(task) if run.problem and not run.patch_refused else None)
         tests = {name: run.report.tests.get(name, "missing") for name in task.listed}
         passed = fault is None and run.problem is None and not run.suspicion.proofs and _passes(task, run.report)
@@ -103,6 +103,13 @@ class Verifier:
             return await twice(lambda: self.run_tests(task, patch, shuffle))
         except SandboxLost as error:
             return SuiteRun(problem=f"sandbox lost: {error}")
+
+    async def _again(self, task: Task, patch: str) -> SuiteRun:
+        """In another order; in its own, where a runner of the task's gives no report in another."""
+        run = await self._run_persistently(task, patch, shuffle=1)
+        if run.problem is not None and not task.inventory:
+            return await self._run_persistently(task, patch)
+        return run
 
     async def _fault(self, task: Task) -> str | None:
         """Why the tests cannot run here at all, None where they can."""
