@@ -1,7 +1,7 @@
 """The shared workspace of one group, as graders see it: in memory, and as a directory for those that read files.
 
     task.md                        the task as the policy was given it
-    repository/                    its base commit, copied within bounds; symbolic links are left out
+    repository/                    its base commit, copied within bounds, where it is at hand; symbolic links are left out
     trajectories/ID/summary.md     one line a turn
     trajectories/ID/turns/         every turn, in pages of `PAGE_TURNS`: 0000.json, 0001.json, ...
     trajectories/ID/patch.diff     the patch as submitted
@@ -105,8 +105,7 @@ def write_workspace(path: Path, group_id: str, task: Task, trajectories: Sequenc
 def _write_all(path: Path, group_id: str, task: Task, valid: Sequence[Trajectory]) -> RepositoryCopy:
     _write(path / "task.md", task.instruction)
     target = path / "repository"
-    in_image = task.image is not None and not task.repository.exists()
-    repository = RepositoryCopy((), 0) if in_image else copy_repository(task.repository, target)
+    repository = copy_repository(task.repository, target) if task.repository.exists() else RepositoryCopy((), 0)
 
     def base_text(name: str) -> str | None:
         return _base_text(target, repository.files, name)
