@@ -4,11 +4,21 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from gagar_mcore.choices import (
+    GpuKind,
+    ImportForm,
+    ImportFormat,
+    Method,
+    Precision,
+    ServerRole,
+    WeightFormat,
+    WeightNaming,
+)
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Teach code agents to write cleaner patches."
@@ -25,51 +35,6 @@ app.add_typer(config_app, name="config")
 app.add_typer(bench_app, name="bench")
 
 
-class GpuKind(StrEnum):
-    h100 = "h100"
-    h200 = "h200"
-    b200 = "b200"
-
-
-class Method(StrEnum):
-    gagar = "gagar"
-    grpo = "grpo"
-    downweight_only = "downweight_only"
-
-
-class Precision(StrEnum):
-    bf16 = "bf16"
-    fp32 = "fp32"
-
-
-class ServerRole(StrEnum):
-    policy = "policy"
-    grader = "grader"
-
-
-class WeightFormat(StrEnum):
-    bf16 = "bf16"
-    fp32 = "fp32"
-    fp8 = "fp8"
-    mxfp4 = "mxfp4"
-
-
-class ImportFormat(StrEnum):
-    swe_agent = "swe-agent"
-    mini_swe_agent = "mini-swe-agent"
-    openai = "openai"
-
-
-class ImportForm(StrEnum):
-    records = "records"
-    messages = "messages"
-
-
-class WeightNaming(StrEnum):
-    SPLIT = "split"
-    FUSED = "fused"
-
-
 Source = Annotated[Path, typer.Argument(metavar="SRC", help="A checkpoint directory.")]
 Target = Annotated[Path, typer.Argument(metavar="DST", help="A directory that does not exist yet.")]
 Size = Annotated[int, typer.Option(min=1, help="Of the layout that the ranks hold the model in.")]
@@ -79,6 +44,8 @@ RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's pa
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY.PATH=VALUE]...", help="Fields that differ from the recipe.")]
 BenchOptions = Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS]")]
 PASSED_ON = {"ignore_unknown_options": True}
+NewLines = Annotated[Path, typer.Option(help="A file of JSON lines that does not exist yet.")]
+Count = Annotated[int | None, typer.Option(min=1, help="How many groups or tasks, the first; else all.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run that an earlier process left.")]
 
 
@@ -328,15 +295,46 @@ def evaluate(
     model: Annotated[str, typer.Option(help="Its name there.")],
     overrides: Overrides = None,
     samples: Annotated[int, typer.Option(min=1, help="Sessions of each task.")] = 1,
-    count: Annotated[int | None, typer.Option(min=1, help="How many tasks, the first by id; else all.")] = None,
+    count: Count = None,
     concurrent: Annotated[int, typer.Option(min=1, help="Sessions at once.")] = 4,
-    out: Annotated[Path, typer.Option(help="A file of JSON lines that does not exist yet.")] = Path("eval.jsonl"),
+    out: NewLines = Path("eval.jsonl"),
 ) -> None:
     """Have any model with OpenAI's chat API work on a recipe's loaded tasks: avg@k, with each session and its verification."""
     from gagar_mcore.controller.evaluation import evaluate
 
     with one_line_errors():
         print(asyncio.run(evaluate(recipe, overrides or [], url, model, samples, count, concurrent, out)))
+
+
+@app.command()
+def grade(
+    source: Annotated[Path, typer.Argument(metavar="RUN|DIR", help="A run directory, or a folder with groups.jsonl.")],
+    overrides: Overrides = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Verdicts on each group.")] = 1,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Names and order of candidates anew each time.")] = False,
+    count: Count = None,
+    keep: Annotated[Path | None, typer.Option(help="Where workspaces and sessions stay.")] = None,
+    out: NewLines = Path("grades.jsonl"),
+) -> None:
+    """Grade recorded groups again, or those of another stack: verdicts, advantages, and how far repeated ones agree."""
+    from gagar_mcore.controller.grade import grade
+
+    with one_line_errors():
+        print(asyncio.run(grade(source, overrides or [], repeat, shuffle, count, keep, out)))
+
+
+@app.command()
+def audit(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    overrides: Overrides = None,
+    against: Annotated[Path | None, typer.Option(metavar="RUN", help="Another run; else the earlier half of this one.")] = None,
+    count: Count = None,
+) -> None:
+    """Quality of passing patches from 1 to 5, judged blind in pairs by the recipe's grader, and how often the newer one wins."""
+    from gagar_mcore.controller.grade import audit
+
+    with one_line_errors():
+        print(asyncio.run(audit(run, overrides or [], against, count)))
 
 
 @sandbox_app.command("import")
