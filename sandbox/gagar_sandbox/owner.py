@@ -15,7 +15,7 @@ def prefix() -> str:
 
 def left_behind(folder: Path) -> list[Path]:
     """What in `folder` is named so and was made by a process that has ended."""
-    return [path for path in folder.iterdir() if is_dead(path.name)]
+    return [path for path in folder.glob(f"{PREFIX}-*") if is_dead(path.name)]
 
 
 def is_dead(name: str) -> bool:

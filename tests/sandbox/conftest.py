@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -28,9 +28,36 @@ def base(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def of_module() -> Iterator[tuple[asyncio.Runner, LocalPool]]:
+    """A pool, and the loop that it lives in."""
+    with asyncio.Runner() as runner:
+        pool = LocalPool(1)
+        yield runner, pool
+        runner.run(pool.close())
+
+
 @pytest.fixture
-def use(base: Path) -> Callable[..., None]:
-    """Runs a coroutine function on a fresh sandbox: of the base, or of a spec."""
+def use(base: Path, of_module: tuple[asyncio.Runner, LocalPool]) -> Callable[..., None]:
+    """Runs a coroutine function on a fresh sandbox of the module's pool: of the base, or of a spec."""
+    runner, pool = of_module
+
+    def run(body: Use, spec: SandboxSpec | None = None) -> None:
+        async def main() -> None:
+            sandbox = await pool.acquire(spec or SandboxSpec(base))
+            try:
+                await body(sandbox)
+            finally:
+                await sandbox.close()
+
+        runner.run(main())
+
+    return run
+
+
+@pytest.fixture
+def use_alone(base: Path) -> Callable[..., None]:
+    """As `use`, on a pool of its own."""
 
     def run(body: Use, spec: SandboxSpec | None = None) -> None:
         async def main() -> None:
