@@ -172,15 +172,14 @@ for thing in gc.get_objects():
         thing.register(type("Evil", (), {"pytest_collection_finish": staticmethod(pytest_collection_finish)}))
 """
 EMPTY_TESTS = """
-import sys, threading, time
-def empty():
-    for _ in range(10000):
-        module = sys.modules.get("tests.test_adding")
-        if hasattr(module, "test_same"):
-            module.test_add.__code__ = module.test_more.__code__ = {code}
-            return
-        time.sleep(0.0005)
-threading.Thread(target=empty, daemon=True).start()
+import sys, threading
+done = []
+def empty(event, arguments):
+    module = sys.modules.get("tests.test_adding")
+    if not done and hasattr(module, "test_same"):
+        done.append(module)
+        module.test_add.__code__ = module.test_more.__code__ = {code}
+sys.addaudithook(empty)
 """
 WRITE_EVERYWHERE = """
 import os

@@ -25,7 +25,7 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verification
     async def verify_all() -> list[Verification]:
         pool = LocalPool(2)
         try:
-            verifier = Verifier(pool, Limits(memory_mb=512, processes=64), 60.0)
+            verifier = Verifier(pool, Limits(memory_mb=512, processes=64), 120.0)
             return await asyncio.gather(*(verifier.verify(*one) for one in asked.values()))
         finally:
             await pool.close()

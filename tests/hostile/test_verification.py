@@ -26,7 +26,7 @@ async def verify_all(task: Task) -> dict[str, Verification]:
     """Every attack and then the honest repair, on one pool; whether it still works is the last entry."""
     pool = LocalPool(4)
     try:
-        verifier = Verifier(pool, LIMITS, 30.0)
+        verifier = Verifier(pool, LIMITS, 120.0)
         planted = "".join(attack.patch for attack in ATTACKS.values() if attack.planted)
         patches = dict.fromkeys(planted if attack.planted else attack.patch for attack in ATTACKS.values())
         verified = await asyncio.gather(*(verifier.verify(task, patch) for patch in patches))
@@ -34,7 +34,7 @@ async def verify_all(task: Task) -> dict[str, Verification]:
         verified = [by_patch[planted if attack.planted else attack.patch] for attack in ATTACKS.values()]
         honest = await verifier.verify(task, (task.directory / "solution" / "fix.patch").read_text())
         sandbox = await pool.acquire(SandboxSpec(task.repository, limits=LIMITS))
-        processes = await sandbox.exec(["sh", "-c", "ls -d /proc/[0-9]* | wc -l"], timeout_s=10)
+        processes = await sandbox.exec(["sh", "-c", "ls -d /proc/[0-9]* | wc -l"], timeout_s=60)
         healthy = Verification(float(int(processes.stdout) <= 5), {}, processes.stdout.decode(), 0.0)
         return dict(zip([*ATTACKS, "honest", "healthy"], [*verified, honest, healthy], strict=True))
     finally:

@@ -17,7 +17,7 @@ WithPool = Callable[[Callable[[LocalPool], Any]], Any]
 
 def verify(with_pool: WithPool, question: Question, *texts: str) -> list[Verification]:
     async def all_of(pool: LocalPool) -> list[Verification]:
-        return [await AnswerVerifier(pool, Limits(), 10.0).verify(question, text) for text in texts]
+        return [await AnswerVerifier(pool, Limits(), 60.0).verify(question, text) for text in texts]
 
     judged: list[Verification] = with_pool(all_of)
     return judged

@@ -37,12 +37,12 @@ def test_a_session_in_an_image_hands_in_its_changes_and_is_verified(with_pool: W
     async def session(pool: LocalPool) -> tuple[str, Verification]:
         images = PretendedImages(pool, repository)
         sandbox = await open_room(images, task, Limits(), {})
-        result = await sandbox.exec(["git", "apply", "-"], timeout_s=10, stdin=solution.encode())
+        result = await sandbox.exec(["git", "apply", "-"], timeout_s=60, stdin=solution.encode())
         assert result.exit_code == 0, result.stderr
         await sandbox.write("conftest.py", b"raise SystemExit\n")
         patch = await extract_patch(sandbox, task)
         await sandbox.close()
-        return patch, await Verifier(images, Limits(), 30.0).verify(task, patch)
+        return patch, await Verifier(images, Limits(), 60.0).verify(task, patch)
 
     patch, verification = with_pool(session)
     assert "conftest.py" in patch and patch.count("diff --git") == 2

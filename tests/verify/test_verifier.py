@@ -81,7 +81,7 @@ def test_a_listed_test_that_the_report_lacks_counts_as_failed(with_pool: WithPoo
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("[ -e new.txt ] && sleep 60; exec python3 -I -S /tests/run_tests.py", "timed out"),
+        ("[ -e new.txt ] && sleep 600; exec python3 -I -S /tests/run_tests.py", "timed out"),
         ("[ -e new.txt ] && kill -9 $$; exec python3 -I -S /tests/run_tests.py", "exit code 137"),
         ("[ -e new.txt ] && exit 0; exec python3 -I -S /tests/run_tests.py", "no usable report"),
         ("[ -e new.txt ] && exit 127; exec python3 -I -S /tests/run_tests.py", "no usable report"),
@@ -94,7 +94,7 @@ def test_a_listed_test_that_the_report_lacks_counts_as_failed(with_pool: WithPoo
 )
 def test_a_run_that_only_the_patch_breaks_has_failed(with_pool: WithPool, task: Task, script: str, reason: str) -> None:
     set_tests(task, script)
-    result = verify(with_pool, task, harmless(task), timeout_s=3.0)
+    result = verify(with_pool, task, harmless(task), timeout_s=5.0 if reason == "timed out" else 60.0)
     assert (result.reward, result.infrastructure_error) == (0.0, None)
     assert reason in result.output
 
