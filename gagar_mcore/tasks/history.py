@@ -19,6 +19,7 @@ LIMITS = Limits(memory_mb=2048, processes=128, file_size_mb=2048, disk_mb=2048)
 CLEAN_S = 1800.0
 PART_BYTES = 8 << 20
 MOST_NAMED = 5
+_CLEAN = 'test ! -e .git || { cat > /tmp/clean.sh && sh /tmp/clean.sh "$1" && rm -f /tmp/clean.sh /tmp/git.*; }'
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,17 @@ async def clean_history(task: Task, pool: SandboxPool) -> History:
     record = {name: value for name, value in asdict(history).items() if name != "leaks"}
     (task.directory / HISTORY).write_text(json.dumps(record) + "\n")
     return history
+
+
+async def clean_inside(sandbox: Sandbox, task: Task, timeout_s: float) -> None:
+    """What `clean_history` does, of a repository that is in an image alone: in a sandbox, before anything of a policy is there.
+    Raises TaskError where that fails, SandboxLost."""
+    script = (SCRIPTS / "clean.sh").read_bytes()
+    command = ["sh", "-c", _CLEAN, "sh", task.base_commit or "HEAD"]
+    result = await sandbox.exec(command, timeout_s=timeout_s, stdin=script)
+    if result.outcome != "exited" or result.exit_code != 0:
+        said = " ".join(result.stderr[-300:].decode(errors="replace").split())
+        raise TaskError(f"{task.image}: the history in {task.workdir} cannot be cleaned ({result.outcome}): {said}")
 
 
 def _spec(task: Task) -> SandboxSpec:

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gagar_mcore.tasks.task import Task
+from gagar_mcore.tasks.history import clean_inside
+from gagar_mcore.tasks.task import Task, TaskError
 from gagar_mcore.verify.patch import BASE
 from gagar_mcore.verify.restore import NotHere, copy_of_base
 from gagar_sandbox.types import ExecResult, Limits, OnOutput, Sandbox, SandboxLost, SandboxPool
 
-COPY_S = 300.0
+PREPARE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +59,18 @@ class Furnished:
 
 async def open_room(pool: SandboxPool, task: Task, most: Limits, read_only: Mapping[str, Path]) -> Sandbox:
     """A fresh sandbox with the task's repository, packages, resources and variables, `read_only` beside, and the untouched
-    repository where `extract_patch` looks for it. Raises SandboxLost, SandboxUnavailable."""
+    repository where `extract_patch` looks for it. A repository that its image has loses what the base commit does not know.
+    Raises SandboxLost, SandboxUnavailable."""
     mounted = {BASE: task.repository} if task.repository.is_dir() else {}
     sandbox = await pool.acquire(task.sandbox(most, {**mounted, **read_only}))
-    if not mounted and task.artifact is None:
+    if not mounted:
         try:
-            await copy_of_base(sandbox, task.workdir, COPY_S)
+            await clean_inside(sandbox, task, PREPARE_S)
+            if task.artifact is None:
+                await copy_of_base(sandbox, task.workdir, PREPARE_S)
         except BaseException as error:
             await sandbox.close()
-            if isinstance(error, NotHere):
+            if isinstance(error, NotHere | TaskError):
                 raise SandboxLost(str(error)) from error
             raise
     return Furnished(sandbox, task.environment) if task.environment else sandbox

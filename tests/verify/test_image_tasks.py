@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from committed_tasks import FIXED, committed, write_committed_task
+
 from gagar_mcore.records.types import Verification
 from gagar_mcore.tasks.load import missing_parts
 from gagar_mcore.tasks.room import open_room
@@ -27,6 +29,23 @@ class PretendedImages:
         return await self.pool.acquire(replace(spec, base=self.repository, image=None))
 
     async def close(self) -> None: ...
+
+
+def test_a_policy_sees_nothing_of_an_images_history_that_its_base_commit_does_not_know(
+    with_pool: WithPool, tmp_path: Path
+) -> None:
+    task = write_committed_task(tmp_path / "adding")
+    committed(task.repository, FIXED, "the fix")
+    repository = task.repository.rename(tmp_path / "of the image")
+    task = replace(task, image="x.org/task:1", artifact=None)
+    look = "git log --all --format=%s; git status --short; ls -a /tmp; git -C /var/tmp/base log --all --format=%s"
+
+    async def session(pool: LocalPool) -> str:
+        sandbox = await open_room(PretendedImages(pool, repository), task, Limits(), {})
+        result = await sandbox.exec(["sh", "-c", f"git config --global safe.directory '*'; {look}"], timeout_s=60)
+        return result.stdout.decode()
+
+    assert with_pool(session).split() == ["second", "first", "M", "adding.py", ".", "..", ".gitconfig", "second", "first"]
 
 
 def test_a_session_in_an_image_hands_in_its_changes_and_is_verified(with_pool: WithPool, task: Task, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ done
 cd "$work"
 rm -rf .git
 mv "$new/.git" .git
+rmdir "$new"
 git reset -q || true
 git repack -adq
 git prune-packed -q
