@@ -15,11 +15,12 @@ SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 TORCH := $(shell sed -n 's/^torch==/torch==/p' requirements.lock)
 # Packages of .venv show through in another environment, beneath its own.
 on_top_of_venv = @echo "import site; site.addsitedir('$$($(RUN) -c '$(SITE)')')" > "$$($(1)/bin/python -c '$(SITE)')/beneath.pth"
+TEST_PROCESSES ?= 2
 SMOKE_OUTPUT ?= runs/smoke
 SMOKE_ARGS ?=
 SMOKE_GPU_OUTPUT ?= runs/smoke-gpu
 
-.PHONY: smoke smoke-gpu deepspeed test test-hostile test-packages test-layouts test-kills test-verl test-mcore019 test-sglang test-agents test-kube lint wheel clean
+.PHONY: smoke smoke-gpu deepspeed test test-hostile test-packages test-layouts test-kills test-verl test-mcore019 test-sglang test-agents test-deepspeed test-kube lint wheel clean
 
 smoke: $(VENV)/.installed
 	@rm -rf "$(SMOKE_OUTPUT)"
@@ -31,16 +32,17 @@ smoke-gpu: $(VENV)/.installed
 	@rm -rf "$(SMOKE_GPU_OUTPUT)"
 	$(RUN) -m gagar_mcore.cli train launch/recipes/single-gpu.yaml output="$(SMOKE_GPU_OUTPUT)" $(SMOKE_ARGS)
 
+# Two processes take a file of tests at a time.
 test: $(VENV)/.installed-dev
-	$(RUN) -m pytest
+	$(RUN) -m pytest --numprocesses $(TEST_PROCESSES)
 
 # Every parallel layout that up to eight processes can have, and conversions of checkpoints; `make test` runs some of them.
 test-layouts: $(VENV)/.installed-dev
 	$(RUN) -m pytest -m layouts tests/trainer
 
-# A whole run killed at five moments, and a trainer alone, whose weights are those of one left alone.
+# A whole run killed at five moments, and a trainer or a fine-tuning alone, whose weights are those of one left alone.
 test-kills: $(VENV)/.installed-dev
-	$(RUN) -m pytest -m kills tests/controller tests/trainer
+	$(RUN) -m pytest -m kills tests/controller tests/trainer tests/sft
 
 # The tests that need verl, which wants another transformers than we do: an environment of its own on top of .venv.
 test-verl: $(VERL)/.installed
@@ -60,6 +62,10 @@ test-sglang: $(SGLANG)/.installed
 test-agents: $(AGENTS)/.installed
 	$(RUN) -m pytest -m agents tests/agent
 
+# Fine-tuning of dense models by DeepSpeed, on two ranks of this machine's CPU.
+test-deepspeed: $(VENV)/.installed-dev $(DEEPSPEED)/.installed
+	$(RUN) -m pytest -m deepspeed tests/sft
+
 # Pools of pods on a real API server and scheduler, where their programs are at hand; etcd is Debian's.
 test-kube: $(VENV)/.installed-dev
 	@command -v etcd >/dev/null || apt-get install -y -q etcd-server || true
@@ -73,7 +79,7 @@ test-hostile: $(VENV)/.installed-dev
 test-packages: $(VENV)/.installed-dev
 	$(RUN) -m pytest -m packages tests/tasks
 
-# A peer of benchmarks/trainer.py.
+# For `gagar sft` on dense models; also a peer of benchmarks/trainer.py.
 deepspeed: $(DEEPSPEED)/.installed
 
 lint: $(VENV)/.installed-dev

@@ -1,15 +1,29 @@
-"""Builders that several rooms' tests share."""
+"""Builders that several rooms' tests share, and which tests two workers share out."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from gagar_mcore.records.types import Trajectory, WeightSpan
 
 settings.register_profile("untimed", deadline=None)  # a loaded machine fails no test
 settings.load_profile("untimed")
+
+RANKS = "tests/trainer/"  # one set of ranks computes what all tests below ask for
+
+
+class ByFile(LoadScopeScheduling):
+    """A worker takes the tests of a file at a time, as they share what is slow to set up."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return RANKS if nodeid.startswith(RANKS) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 @pytest.fixture
