@@ -46,5 +46,5 @@ async def evaluate(
         verifier = Verifier(pools.tests, limits, recipe.verify.timeout_s)
         tools = BashTools(section.command_timeout_s)
         turns, session_s = rollout.max_turns, rollout.session_deadline_s
-        solver = Solver(chat, pools.sessions, tools, limits, verifier, turns, session_s, concurrent)
+        solver = Solver(chat, pools.sessions, tools, limits, verifier, turns, rollout.max_context, session_s, concurrent)
         return summary(await solver.solve_all(chosen, samples, done), samples)

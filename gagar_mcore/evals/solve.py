@@ -9,7 +9,7 @@ from pathlib import Path
 from gagar_mcore.agent.bash import BashTools
 from gagar_mcore.agent.calls import ToolCall
 from gagar_mcore.agent.tools import ToolSession
-from gagar_mcore.engine.chat import ChatModel, Message
+from gagar_mcore.engine.chat import CHARACTERS_A_TOKEN, ChatModel, Message
 from gagar_mcore.records.types import Verification
 from gagar_mcore.rollout.concurrency import gather_all
 from gagar_mcore.tasks.room import open_room
@@ -21,7 +21,7 @@ from gagar_sandbox.types import Limits, SandboxLost, SandboxPool
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """One session. `end`: finished, max_turns, deadline or sandbox_lost."""
+    """One session. `end`: finished, max_turns, max_context, deadline or sandbox_lost."""
 
     task_id: str
     member: int
@@ -33,7 +33,8 @@ class Solved:
 
 @dataclass(frozen=True, slots=True)
 class Solver:
-    """`deadline_s` bounds one session, as does the task's own limit; `concurrent` sessions run at once."""
+    """`max_context` bounds the tokens of a session, as the server counts them, with room for one more answer; `deadline_s` its
+    time, as does the task's own limit. `concurrent` sessions run at once."""
 
     model: ChatModel
     pool: SandboxPool
@@ -41,6 +42,7 @@ class Solver:
     limits: Limits
     verifier: Verifier
     max_turns: int
+    max_context: int
     deadline_s: float
     concurrent: int
 
@@ -79,12 +81,15 @@ class Solver:
 
     async def _turns(self, session: ToolSession, messages: list[Message]) -> str:
         for _ in range(self.max_turns):
-            text = await self.model.answer(messages)
-            result = await session.call(text)
-            messages.append({"role": "assistant", "content": text})
+            reply = await self.model.reply(messages)
+            result = await session.call(reply.text)
+            messages.append({"role": "assistant", "content": reply.text})
             if result.finished:
                 return "finished"
             messages.append({"role": "user", "content": result.observation or "(no output)"})
+            observed = len(result.observation) // CHARACTERS_A_TOKEN
+            if reply.read_tokens + reply.written_tokens + observed + self.model.max_tokens > self.max_context:
+                return "max_context"
         return "max_turns"
 
 

@@ -100,6 +100,17 @@ def test_what_is_no_call_is_said_to_the_model_and_turns_end(tmp_path: Path, serv
     assert "found 0 tool calls" in heard[1]["messages"][-1]["content"]
 
 
+def test_a_session_ends_before_its_next_answer_would_not_fit(tmp_path: Path, serve: Any) -> None:
+    def counted(messages: list[dict[str, str]]) -> tuple[int, Any]:
+        status, reply = said(call("bash", command="true"))
+        return status, {**reply, "usage": {"prompt_tokens": 1000 * len(messages), "completion_tokens": 10}}
+
+    url, heard = serve(counted)
+    line, [solved] = run(tmp_path, url, "rollout.max_context=8000", "rollout.max_new_tokens=2000")
+    assert line.startswith("avg@1 0.000") and solved["end"] == "max_context"
+    assert len(heard) == 3, "2, 4 and 6 messages; the next would have been 8"
+
+
 def test_a_server_that_is_out_for_now_is_asked_again(tmp_path: Path, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "FIRST_PAUSE_S", 0.01)
     refusals = iter([429, 503])
