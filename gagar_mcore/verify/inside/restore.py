@@ -29,7 +29,7 @@ FILES = {
     *("tox.ini", "setup.cfg", "pyproject.toml", "noxfile.py", ".coveragerc", "pyvenv.cfg", "phpunit.xml", "phpunit.xml.dist"),
     *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile", ".zshrc", ".zshenv", ".zprofile", ".envrc", ".env"),
     *(".npmrc", ".yarnrc", ".yarnrc.yml", ".rspec", ".gitconfig", ".gitmodules", ".pythonrc", ".python-version", ".node-version"),
-    *("go.work", ".swcrc", ".taprc"),
+    *("go.work", ".swcrc", ".taprc", "bunfig.toml", ".tool-versions", ".nvmrc", "rust-toolchain", "rust-toolchain.toml"),
 }
 PATTERNS = re.compile(
     r"test_.*\.py|.*_tests?\.(py|go|rb|exs|c|cc|cpp)|.*[.-](test|spec)\.[cm]?[jt]sx?|.*_spec\.rb|.*Tests?\.(java|kt|php|cs)"
