@@ -12,7 +12,7 @@ from gagar_mcore.controller.pools import open_pools
 from gagar_mcore.controller.services import sandbox_limits
 from gagar_mcore.engine.chat import ChatModel
 from gagar_mcore.evals.solve import Solved, Solver, append, summary
-from gagar_mcore.tasks.source import loaded_tasks
+from gagar_mcore.tasks.source import every_task
 from gagar_mcore.tasks.task import Task
 from gagar_mcore.verify.verifier import Verifier
 
@@ -26,7 +26,7 @@ async def evaluate(
     lines; what to say of it. Raises RecipeError, TaskError, EngineError, SandboxUnavailable."""
     recipe = load_recipe(name, overrides)
     images = recipe.sandbox.backend != "local"
-    tasks = [task for source in recipe.tasks.sources.values() if source.path for task in loaded_tasks(source, images)]
+    tasks = [task for source in recipe.tasks.sources.values() if source.path for task in every_task(source, images)]
     chosen = [task for task in tasks if isinstance(task, Task)][:count]
     if not chosen:
         raise RecipeError("tasks.path: names no task directories; set tasks.source=harbor and where they are")

@@ -42,13 +42,21 @@ def check_sources(section: TasksSection, images: bool = False) -> None:
                 raise TaskError(f"{field}: {error}") from error
 
 
-def loaded_tasks(section: SourceSection, images: bool = True) -> list[Problem]:
-    """Every task of `section.path`, by id. Raises TaskError."""
+def every_task(section: SourceSection, images: bool = True) -> list[Problem]:
+    """Of `section.path`, by id. Raises TaskError."""
     path = Path(section.path or "")
     found: Sequence[Problem] = load_questions(path) if section.source == "questions" else load_tasks(path, images=images)
-    if section.heldout_count >= len(found):
-        raise TaskError(f"{path}: tasks.heldout_count {section.heldout_count} leaves none of {len(found)} tasks to train on")
     return sorted(found, key=lambda task: task.id)
+
+
+def loaded_tasks(section: SourceSection, images: bool = True) -> list[Problem]:
+    """Every task of `section.path`, by id. Raises TaskError, also where none is left to train on."""
+    found = every_task(section, images)
+    if section.heldout_count >= len(found):
+        raise TaskError(
+            f"{section.path}: tasks.heldout_count {section.heldout_count} leaves none of {len(found)} tasks to train on"
+        )
+    return found
 
 
 async def _training(section: SourceSection, directory: Path, pool: SandboxPool, epoch: int) -> list[Problem]:

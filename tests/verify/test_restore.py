@@ -47,14 +47,8 @@ GUARDED = [
     *("tests/helper.py", "pkg/tests/data.bin", "test_a.py", "src/a_test.go", "lib/a.test.ts", "a.spec.mjs", "src/FooTest.java"),
     *("node_modules/mocha/bin", "venv/bin/python", "__pycache__/a.cpython-311.pyc", "a/__snapshots__/b.snap", "spec/a.rb"),
     *("jest.config.js", ".mocharc.yml", "test/index.js", "sub/.git/config", "a_spec.rb", ".github/workflows/ci.yml"),
-    *(
-        "evil.egg-info/entry_points.txt",
-        "x-1.0.dist-info/METADATA",
-        "vite.config.ts",
-        ".babelrc.json",
-        "jest.setup.js",
-        "go.work",
-    ),
+    *("evil.egg-info/entry_points.txt", "x-1.0.dist-info/METADATA", "vite.config.ts", ".babelrc.json", "jest.setup.js"),
+    *("go.work", "sub/go.work", "bunfig.toml", ".nvmrc"),
 ]
 FREE = [
     *("adding.py", "src/adding.py", "pkg/testing.py", "django/test/client.py", "latest.py", "contest.py", "docs/test.md"),
