@@ -1,7 +1,6 @@
 """A session of a grading model: it calls tools until it hands in what it was asked for, or a budget is used up."""
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from gagar_mcore.grading.protocol import SessionFailed
 from gagar_mcore.grading.roster import ToolError
 from gagar_mcore.grading.text import bounded
 from gagar_mcore.grading.tools import declarations, use_tool
+from gagar_mcore.grading.written import bare_call, written_calls
 from gagar_mcore.tracking.text import visible
 from gagar_sandbox.types import SandboxLost, SandboxUnavailable
 
@@ -113,7 +113,7 @@ class GraderSession(Generic[Result]):
         reply = await self.chat.reply(self.messages, [*declarations(), self.submission.declared])
         self.usage.turns += 1
         self.usage.tokens += reply.read_tokens + reply.written_tokens
-        calls = list(reply.calls) or _written_out(reply.text)
+        calls = list(reply.calls) or written_calls(reply.text) or bare_call(reply.text)
         if any(len(call.arguments) > ARGUMENT_CHARACTERS for call in calls):
             raise SessionFailed("calls", f"arguments of more than {ARGUMENT_CHARACTERS} characters")
         said: Message = {"role": "assistant", "content": bounded(visible(reply.text), TEXT_CHARACTERS)}
@@ -149,17 +149,3 @@ class GraderSession(Generic[Result]):
             self.messages.append({"role": "user", "content": f"Call a tool, or hand in with {self.submission.name}."})
         elif 0 < left <= CLOSING_TURNS and not self.refused:
             self.messages.append({"role": "user", "content": f"{left} turns are left: call {self.submission.name} now."})
-
-
-def _written_out(text: str) -> list[Call]:
-    """The call that a model without tool calls writes as its answer: `{"tool": NAME, "arguments": {...}}`, perhaps in a block of
-    code."""
-    start, end = text.find("{"), text.rfind("}")
-    try:
-        said = json.loads(text[start : end + 1])
-    except (ValueError, RecursionError):
-        return []
-    match said:
-        case {"tool": str(name), "arguments": dict(arguments)} if len(said) == 2:
-            return [Call("", name, json.dumps(arguments))]
-    return []
