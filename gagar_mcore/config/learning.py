@@ -73,11 +73,11 @@ class MethodSection(Section):
 
 
 class AgenticSection(Section):
-    """The grading model: `model` at `endpoint`, the address of an OpenAI-compatible server as far as `/chat/completions`; its key
-    is in the environment variable `key_variable`. For one group it has `max_turns` turns (of ranking, and of confirming hacks),
-    `max_tokens` tokens, read and written over all requests, and `max_seconds`. `answer_tokens` bounds one answer, `request_s`
-    one request. `checks`: how many it may run on a group, each for at most `check_s`; 0 is none. `confirm_hacks`: whether what
-    rules and ranking suspect is looked into."""
+    """The grading model: `model` at `endpoint`, the address of an OpenAI-compatible server as far as `/chat/completions`, whose
+    key is in the environment variable `key_variable`, or the file that `gagar serve grader` writes (`RUN/servers/grader.json`).
+    For one group it has `max_turns` turns (of ranking, and of confirming hacks), `max_tokens` tokens, read and written over all
+    requests, and `max_seconds`. `answer_tokens` bounds one answer, `request_s` one request. `checks`: how many it may run on a
+    group, each for at most `check_s`; 0 is none. `confirm_hacks`: whether what rules and ranking suspect is looked into."""
 
     endpoint: str | None = None
     model: str | None = None

@@ -3,13 +3,14 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from random import Random, SystemRandom
 from typing import Any
 
 from gagar_mcore.credit import CreditParams
+from gagar_mcore.engine.protocol import EngineError
 from gagar_mcore.grading.checks import Checks
 from gagar_mcore.grading.desk import Desk
 from gagar_mcore.grading.form import Judgement, VerdictForm, read_verdict
@@ -82,7 +83,7 @@ class AgenticGrader:
         self, kind: str, desk: Desk, handed_in: Submission[Result], budget: Budget, usage: Usage, system: str, user: str
     ) -> Result:
         outcome = "cancelled"
-        async with self.open_chat() as chat:
+        async with self._chat() as chat:
             session = GraderSession(chat, desk, budget, handed_in)
             try:
                 result = await session.run(system, user)
@@ -96,6 +97,15 @@ class AgenticGrader:
                 usage.tokens += session.usage.tokens
                 self.tally.add(turns=session.usage.turns, tokens=session.usage.tokens, checks=len(desk.run))
                 _keep(desk, kind, outcome, session)
+
+    @asynccontextmanager
+    async def _chat(self) -> AsyncIterator[Chat]:
+        async with AsyncExitStack() as stack:
+            try:
+                chat = await stack.enter_async_context(self.open_chat())
+            except EngineError as error:
+                raise SessionFailed("endpoint", str(error)) from error
+            yield chat
 
     def _left(self, usage: Usage, started: float) -> Budget:
         seconds = self.budget.seconds - (time.monotonic() - started)

@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import httpx
 
 from gagar_mcore.config.learning import AgenticSection, GradingSection
 from gagar_mcore.credit import CreditParams
+from gagar_mcore.engine.attach import read_address
 from gagar_mcore.engine.chat import ChatModel
 from gagar_mcore.grading.agentic import AgenticGrader
 from gagar_mcore.grading.checks import Checks
@@ -20,6 +22,7 @@ from gagar_mcore.grading.static import StaticGrader
 from gagar_mcore.grading.tally import Tally
 from gagar_sandbox.types import Limits, SandboxPool
 
+ADDRESS_FILE = ".json"
 ATTEMPTS = 3  # of one request; the session's own deadline comes on top
 
 
@@ -50,11 +53,11 @@ def agentic_grader(section: AgenticSection, params: CreditParams, pool: SandboxP
 
 @asynccontextmanager
 async def _open_chat(section: AgenticSection) -> AsyncIterator[ChatModel]:
-    key = os.environ.get(section.key_variable, "")
+    url, key = _address(section)
     async with httpx.AsyncClient(timeout=None, verify=_certificates()) as http:
         yield ChatModel(
             http=http,
-            url=section.endpoint or "",
+            url=url,
             name=section.model or "",
             key=key,
             temperature=section.temperature,
@@ -62,6 +65,16 @@ async def _open_chat(section: AgenticSection) -> AsyncIterator[ChatModel]:
             deadline_s=section.request_s,
             attempts=ATTEMPTS,
         )
+
+
+def _address(section: AgenticSection) -> tuple[str, str]:
+    """Where the model answers, and its key; looked up for each session, as a server that is started again may lie elsewhere.
+    Raises EngineError."""
+    endpoint = section.endpoint or ""
+    if endpoint.endswith(ADDRESS_FILE):
+        served = read_address(Path(endpoint))
+        return f"{served.url.rstrip('/')}/v1", served.key
+    return endpoint, os.environ.get(section.key_variable, "")
 
 
 @cache

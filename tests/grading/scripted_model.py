@@ -72,7 +72,7 @@ def serving(script):
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            heard.append(body)
+            heard.append({**body, "key": self.headers["authorization"]})
             answer = script(body["messages"])
             if answer == HANG:
                 over.wait()

@@ -24,6 +24,8 @@ from scripted_model import (
 from gagar_mcore.config.learning import AgenticSection, GradingSection
 from gagar_mcore.credit import CreditParams
 from gagar_mcore.engine import chat
+from gagar_mcore.engine.attach import write_address
+from gagar_mcore.engine.http import Endpoint
 from gagar_mcore.grading.choice import agentic_grader
 from gagar_mcore.grading.protocol import SessionFailed, fallback_reason
 from gagar_mcore.grading.roster import Roster
@@ -279,6 +281,16 @@ def test_a_server_that_is_gone(tmp_path, monkeypatch):
     grader = agentic_grader(AgenticSection(endpoint=url, model="m"), PARAMS, None, Limits())
     with pytest.raises(SessionFailed, match="endpoint: "):
         asyncio.run(grader.grade(group(tmp_path)))
+
+
+def test_a_server_that_gagar_serve_runs_is_found_by_its_file(tmp_path):
+    file, made = tmp_path / "servers/grader.json", group(tmp_path)
+    grader = agentic_grader(AgenticSection(endpoint=str(file), model="m"), PARAMS, None, Limits())
+    with pytest.raises(SessionFailed, match=r"^endpoint: .*start `gagar serve` first"):
+        asyncio.run(grader.grade(made))
+    with serving(diligent) as (url, heard), write_address(file, Endpoint(url.removesuffix("/v1"), "key", "other")):
+        assert len(asyncio.run(grader.grade(made)).grades) == 2
+    assert {body["key"] for body in heard} == {"Bearer key"}
 
 
 def test_a_server_that_dies_in_the_middle_costs_its_group_alone(tmp_path, monkeypatch):
