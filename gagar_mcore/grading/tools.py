@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -96,6 +97,7 @@ TOOLS: dict[str, type[Arguments]] = {
 }
 
 
+@cache
 def declaration(name: str, model: type[BaseModel]) -> dict[str, Any]:
     """A tool as OpenAI's chat API declares it."""
     description = " ".join((model.__doc__ or "").split())
