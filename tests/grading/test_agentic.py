@@ -103,7 +103,7 @@ def test_every_tool_that_looks(tmp_path):
         done = results(messages)
         if not done:
             return call("overview")
-        one, other = sizes(messages)
+        one, other = sorted(sizes(messages), key=sizes(messages).get)
         looks = [
             ("read_turns", {"candidate": one, "first": 1, "count": 2}),
             ("read_patch", {"candidate": one}),
