@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Iterator, Mapping
@@ -37,14 +38,13 @@ class Containers:
         self._image_init = image_init
         self._image_files = image_files
         self._pids: dict[str, int] = {}
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._starting = asyncio.Lock()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._changing = threading.Lock()
+        self._removed = False
 
     async def exec(self, container: str, command: list[str]) -> Process:
         """The command in the container, which is started where it has not been yet: pods that nobody uses cost nothing."""
-        async with self._starting:
-            if not self._pids:
-                await asyncio.to_thread(self._start)
+        await asyncio.to_thread(self._start)
         into = (
             "nsenter",
             "--target",
@@ -60,20 +60,29 @@ class Containers:
 
     def kill(self, container: str | None = None) -> None:
         """End one container, as the kernel does where memory ran out, or the whole pod."""
-        for name, process in zip(self._pids, self._processes, strict=True):
+        for name, process in self._processes.items():
             if container in (None, name):
                 process.kill()
                 process.wait(START_S)
 
     def remove(self) -> None:
-        self.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with self._changing:
+            self._removed = True
+            self.kill()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def file(self, volume: str, path: str = "") -> Path:
         """Where a volume, or something in it, lies on this machine."""
         return self._folder / volume / path
 
     def _start(self) -> None:
+        with self._changing:
+            if self._removed:
+                raise FileNotFoundError("the pod has gone")
+            if not self._pids:
+                self._start_all()
+
+    def _start_all(self) -> None:
         spec = self._pod["spec"]
         for volume in spec["volumes"]:
             self.file(volume["name"]).mkdir(parents=True, exist_ok=True)
@@ -84,10 +93,10 @@ class Containers:
             reading, writing = os.pipe()
             with open(reading) as told:
                 words = self._bwrap(container, "--info-fd", str(writing))
-                self._processes.append(subprocess.Popen(words, pass_fds=[writing], stdin=DEVNULL))
+                process = self._processes[container["name"]] = subprocess.Popen(words, pass_fds=[writing], stdin=DEVNULL)
                 os.close(writing)
                 pid = json.load(told)["child-pid"]
-            _wait_for(pid, container["command"][0])
+            _wait_for(pid, container["command"][0], process)
             self._pids[container["name"]] = pid
 
     def _bwrap(self, container: dict[str, Any], *options: str) -> list[str]:
@@ -126,10 +135,10 @@ class Containers:
         (self._folder / f"{container}.memory.events").write_text("low 0\noom 1\noom_kill 1\n")
 
 
-def _wait_for(pid: int, program: str) -> None:
+def _wait_for(pid: int, program: str, process: subprocess.Popen[bytes]) -> None:
     """Until bubblewrap has become the program; before that its namespaces are not ready to be entered."""
     end = time.monotonic() + START_S
     while not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(program.encode() + b"\0"):
-        if time.monotonic() > end:
+        if time.monotonic() > end or process.poll() is not None:
             raise TimeoutError(f"{program} has not begun")
         time.sleep(0.001)

@@ -8,7 +8,7 @@ from fake_api import Fault
 from pooled import PATIENT
 
 from gagar_sandbox import SandboxLost, SandboxSpec, SandboxUnavailable
-from gagar_sandbox.kubernetes import live
+from gagar_sandbox.kubernetes import api, live
 from gagar_sandbox.kubernetes import sandbox as sandbox_module
 from gagar_sandbox.kubernetes.backoff import Backoff
 from gagar_sandbox.kubernetes.starting import until_ready
@@ -261,6 +261,35 @@ def test_a_full_quota_is_waited_out(use, base):
         assert (await (await second).exec(["true"], timeout_s=60)).exit_code == 0
 
     use(body, quota=1, settings=replace(PATIENT, spare=0))
+
+
+def test_what_waits_for_a_full_quota_lets_deletions_pass(use, base, monkeypatch):
+    monkeypatch.setattr(api, "WRITERS", 1)
+
+    async def body(pool, cluster) -> None:
+        first = await pool.acquire(SandboxSpec(base))
+        second = asyncio.create_task(pool.acquire(SandboxSpec(base, workdir="/other")))
+        while not pool.api.retries:
+            await asyncio.sleep(0.01)
+        first.lost = True  # so that its pod is deleted
+        await first.close()
+        assert (await (await second).exec(["true"], timeout_s=60)).exit_code == 0
+
+    use(body, quota=1, settings=replace(PATIENT, spare=0, retry_s=600.0))
+
+
+def test_a_pool_that_closes_tries_no_creation_again(use, base):
+    async def body(pool, cluster) -> None:
+        waiting = asyncio.create_task(pool.acquire(SandboxSpec(base)))
+        while not pool.api.retries:
+            await asyncio.sleep(0.01)
+        tried = pool.api.counts["create"]
+        await pool.close()
+        assert pool.api.counts["create"] <= tried + 1
+        with pytest.raises(SandboxLost):
+            await waiting
+
+    use(body, quota=0, settings=replace(PATIENT, spare=0))
 
 
 def test_a_server_that_stays_away_is_given_up(use, base):

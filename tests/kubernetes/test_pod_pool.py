@@ -90,6 +90,17 @@ def test_a_pod_serves_so_many_sandboxes_and_no_more(use, base):
     use(body, settings=replace(ONE, uses=2))
 
 
+def test_a_pod_with_not_long_to_live_serves_nobody_more(use, base):
+    async def body(pool, cluster) -> None:
+        first = await pool.acquire(SandboxSpec(base))
+        first.pod.begun -= PODS.lifetime_s / 2
+        await first.close()
+        assert (await pool.acquire(SandboxSpec(base))).pod is not first.pod
+        assert pool.counts["quarantined"] == 0
+
+    use(body, settings=ONE)
+
+
 def test_writes_of_sessions_in_steady_state(use, base):
     async def body(pool, cluster) -> None:
         async def session() -> None:
@@ -165,6 +176,24 @@ def test_closing_ends_sandboxes_and_those_who_wait(use, base):
         assert cluster.pods() == {}
 
     use(body, settings=replace(ONE, concurrency=1))
+
+
+@pytest.mark.parametrize("delay", [0, 0.05, 0.1, 0.2, 0.4])
+def test_a_pool_closed_at_any_moment_tells_all_who_use_it_the_same(use, base, delay):
+    async def body(pool, cluster) -> None:
+        async def session() -> None:
+            while True:
+                sandbox = await pool.acquire(SandboxSpec(base))
+                await sandbox.exec(["true"], timeout_s=60)
+                await sandbox.close()
+
+        using = [asyncio.create_task(session()) for _ in range(6)]
+        await asyncio.sleep(delay)
+        await pool.close()
+        ended = await asyncio.wait_for(asyncio.gather(*using, return_exceptions=True), 60)
+        assert [type(error) for error in ended if not isinstance(error, SandboxLost)] == []
+
+    use(body, settings=replace(ONE, concurrency=3))
 
 
 def test_a_pool_may_be_closed_by_many_at_once_and_by_who_gives_up(use, base):

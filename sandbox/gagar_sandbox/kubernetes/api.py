@@ -1,10 +1,10 @@
 """The few requests that a pool makes, through the asynchronous client of Kubernetes' API."""
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from gagar_sandbox.kubernetes.errors import ApiError
 REQUEST_S = 30.0
 HANDSHAKES = 32  # of execs at once: each makes a kubelet start a process
 WRITERS = 16  # writes at once: servers share their attention among all who ask
+CLOSED = 499  # no server answers with that
 PAGE = 500  # objects of a list at once
 WATCH_S = 240
 SILENCE_S = 90.0  # servers send a bookmark about every minute
@@ -49,6 +50,8 @@ class Api:
         self._writing = asyncio.Semaphore(WRITERS)
         self._opening = asyncio.Semaphore(HANDSHAKES)
         self._allowed: set[str] = set()
+        self._creating_stopped = asyncio.Event()
+        self._closed = False
         self.counts: Counter[str] = Counter()
         self.retries: Counter[int] = Counter()
 
@@ -58,7 +61,18 @@ class Api:
         return sum(self.counts[kind] for kind in WRITES)
 
     async def close(self) -> None:
+        """Whatever is asked from now on fails for good. Waits for what is under way, which the client cannot bear to lose."""
+        self._closed = True
+        for slots, count in ((self._opening, HANDSHAKES), (self._writing, WRITERS)):
+            for _ in range(count):
+                await slots.acquire()
+            for _ in range(count):
+                slots.release()
         await self._client.close()
+
+    def stop_creating(self) -> None:
+        """From now on no creation is tried again."""
+        self._creating_stopped.set()
 
     async def create(self, body: Json) -> None:
         """A pod, or an object of a custom resource. One that is there already is taken for ours, whose answer was lost: names are
@@ -68,8 +82,7 @@ class Api:
         else:
             send = partial(self._custom.create_namespaced_custom_object, *self._resource(body["kind"], body["apiVersion"]), body)
         try:
-            async with self._writing:
-                await self._persist("create", send)
+            await self._persist("create", send, self._creating_stopped)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
@@ -82,8 +95,7 @@ class Api:
         else:
             send = partial(self._custom.delete_namespaced_custom_object, *self._resource(kind, version), name, body=now)
         try:
-            async with self._writing:
-                await self._persist("delete", send)
+            await self._persist("delete", send)
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -124,11 +136,12 @@ class Api:
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise _away(error) from error
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def exec(self, pod: str, container: str, command: list[str]) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """The socket of a command in a container, as in the protocols v4 and v5 of remote commands. Raises ApiError where there
         is none."""
         async with self._opening:
+            self._check_open()
             socket = await self._open_exec(pod, container, command)
         self._allowed.add("exec")
         try:
@@ -159,22 +172,31 @@ class Api:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _away(error) from error
 
-    async def _persist(self, kind: str, send: Callable[..., Awaitable[aiohttp.ClientResponse]]) -> Json:
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ApiError(CLOSED, "Closed", "the pool is closed")
+
+    async def _persist(
+        self, kind: str, send: Callable[..., Awaitable[aiohttp.ClientResponse]], stopped: asyncio.Event | None = None
+    ) -> Json:
         async def once() -> Json:
-            self.counts[kind] += 1
             try:
-                answer = await send(_preload_content=False, _request_timeout=REQUEST_S)
-                async with answer:
-                    await _check(answer, kind in self._allowed)
-                    result: Json = json.loads(await answer.read())
-                    self._allowed.add(kind)
-                    return result
+                # What waits to be tried again is in nobody's way: deletions are what a full quota waits for.
+                async with self._writing if kind in WRITES else contextlib.nullcontext():
+                    self._check_open()
+                    self.counts[kind] += 1
+                    answer = await send(_preload_content=False, _request_timeout=REQUEST_S)
+                    async with answer:
+                        await _check(answer, kind in self._allowed)
+                        result: Json = json.loads(await answer.read())
+                        self._allowed.add(kind)
+                        return result
             except ApiException as error:
                 raise ApiError(error.status or 0, str(error.reason), str(error.body)) from error
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 raise _away(error) from error
 
-        return await persist(once, self._retry_s, lambda error: self.retries.update([error.status]))
+        return await persist(once, self._retry_s, lambda error: self.retries.update([error.status]), stopped)
 
 
 async def _check(answer: aiohttp.ClientResponse, allowed: bool = False) -> None:

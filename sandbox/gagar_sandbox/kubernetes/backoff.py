@@ -37,21 +37,30 @@ class Backoff:
         self._bound_s = min(2 * self._bound_s, self.most_s)
         return length if length <= self.left_s else None
 
-    async def nap(self, at_least_s: float = 0.0) -> bool:
-        """False, at once, where the deadline comes before its end."""
+    async def nap(self, at_least_s: float = 0.0, stopped: asyncio.Event | None = None) -> bool:
+        """False, at once, where the deadline comes before its end, and where it is `stopped`."""
         length = self.next_s(at_least_s)
-        if length is not None:
-            await asyncio.sleep(length)
-        return length is not None
+        if length is None:
+            return False
+        try:
+            await asyncio.wait_for((stopped or asyncio.Event()).wait(), length)
+        except TimeoutError:
+            return True
+        return False
 
 
-async def persist(request: Callable[[], Awaitable[T]], deadline_s: float, on_retry: Callable[[ApiError], None]) -> T:
-    """Until the request succeeds, fails for good, or the deadline has come. Raises its last ApiError."""
+async def persist(
+    request: Callable[[], Awaitable[T]],
+    deadline_s: float,
+    on_retry: Callable[[ApiError], None],
+    stopped: asyncio.Event | None = None,
+) -> T:
+    """Until the request succeeds, fails for good, the deadline has come or it is `stopped`. Raises its last ApiError."""
     backoff = Backoff(deadline_s)
     while True:
         try:
             return await request()
         except ApiError as error:
-            if not error.passing or not await backoff.nap(error.retry_after_s or 0.0):
+            if not error.passing or not await backoff.nap(error.retry_after_s or 0.0, stopped):
                 raise
             on_retry(error)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -35,7 +36,7 @@ class PodLost(SandboxLost):
 @dataclass
 class LivePod:
     """`name` is the pool's, `pod` the cluster's. `uses`: sandboxes that it was or is. `digest`: of the base in its image, once
-    known."""
+    known. `begun`: when it was first seen to run, by time.monotonic."""
 
     name: str
     pod: str
@@ -45,7 +46,8 @@ class LivePod:
     execs: asyncio.Semaphore
     uses: int = 0
     digest: str | None = None
-    last_id: int = field(default=0)
+    last_id: int = 0
+    begun: float = field(default_factory=time.monotonic)
 
     def next_id(self) -> int:
         self.last_id += 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
@@ -86,6 +87,7 @@ class KubernetesPool:
         return self._closing is not None
 
     async def _close(self) -> None:
+        self.api.stop_creating()
         for shelf in self._shelves.values():
             while shelf.waiting:
                 shelf.fail(SandboxLost("the pool is closed"))
@@ -151,7 +153,7 @@ class KubernetesPool:
         """A sandbox's own close: the pod is used again where it is seen to be clean."""
         pod = sandbox.pod
         shelf = self._shelves[pod.shape]
-        again = self._pods.read_only_root and pod.uses < self._settings.uses and not (self._closed or sandbox.lost or pod.ended)
+        again = self._may_serve(pod) and not (self._closed or sandbox.lost or pod.ended)
         clean = False
         try:
             if again:
@@ -167,6 +169,11 @@ class KubernetesPool:
                 self._refill()
             else:
                 await self._put_away(shelf, pod)
+
+    def _may_serve(self, pod: LivePod) -> bool:
+        """Whether another sandbox may be in it: one that has long to live."""
+        young = time.monotonic() - pod.begun < self._pods.lifetime_s / 2
+        return self._pods.read_only_root and pod.uses < self._settings.uses and young
 
     async def _put_away(self, shelf: Shelf, pod: LivePod) -> None:
         await self._delete(pod.name)
@@ -223,9 +230,10 @@ class KubernetesPool:
                     await self._delete(pod.name)
 
     async def _delete(self, name: str) -> None:
-        """What cannot be deleted now is deleted when the pool closes."""
+        """What cannot be deleted now is deleted when the pool closes, which deletes all there is."""
         try:
-            await self._source.delete(name)
+            if not self._closed:
+                await self._source.delete(name)
         except ApiError:
             self.counts["left"] += 1
         self._watch.forget(name)

@@ -43,14 +43,16 @@ class PodWatch:
         self._states.pop(name, None)
 
     async def until(self, name: str, settled: Callable[[PodState | None], bool], timeout_s: float) -> PodState | None:
-        """The pod's state once it is `settled`, or as it is when the time has run out. Raises what the watch ended with, where
-        it did."""
+        """The pod's state once it is `settled`, or as it is when the time has run out or the watch is closed. Raises what the
+        watch ended with, where it did."""
         changed = asyncio.Event()
         self._waiting.setdefault(name, set()).add(changed)
         try:
             async with asyncio.timeout(timeout_s):
                 while not settled(self._states.get(name)):
-                    if self._task is not None and self._task.done() and not self._task.cancelled():
+                    if self._task is not None and self._task.done():
+                        if self._task.cancelled():
+                            break  # nobody will tell
                         self._task.result()
                     changed.clear()
                     await changed.wait()
