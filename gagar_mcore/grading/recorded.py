@@ -107,9 +107,9 @@ def _trajectory(group: str, index: int, member: _Member) -> Trajectory:
         group_id=group,
         task_id=group,
         member=index,
-        token_ids=[],  # type: ignore[arg-type]
-        logprobs=[],  # type: ignore[arg-type]
-        loss_mask=[],  # type: ignore[arg-type]
+        token_ids=[],
+        logprobs=[],
+        loss_mask=[],
         weight_spans=[],
         turns=turns,
         patch=patch,

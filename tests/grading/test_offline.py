@@ -65,7 +65,7 @@ def test_a_group_of_another_stack_by_the_static_grader(tmp_path):
 def test_groups_in_which_nothing_passed_are_left_out_and_a_count_bounds_them(tmp_path):
     groups = [{"group": f"g{i}", "trajectories": MEMBERS if i else MEMBERS[2:]} for i in range(4)]
     line, rows = run(folder(tmp_path, *groups), tmp_path, count=3)
-    assert [row["group"] for row in rows] == ["g1", "g2"] and line.startswith("2 groups")
+    assert sorted(row["group"] for row in rows) == ["g1", "g2"] and line.startswith("2 groups")
 
 
 def test_imported_trajectories_have_turns(tmp_path):
@@ -213,8 +213,8 @@ def fixed(extra=""):
 def test_groups_of_a_run_whose_trajectories_are_still_there(tmp_path):
     layout = finished_run(tmp_path, "run", [fixed()], [fixed(), fixed("left behind\n")])
     line, rows = run(layout.root, tmp_path)
-    assert [row["group"] for row in rows] == ["s1", "s2"] and line == "2 groups, 2 verdicts, 0 hacks"
-    assert rows[1]["tiers"] == {"s2-m0": 1, "s2-m1": 3}
+    assert {row["group"] for row in rows} == {"s1", "s2"} and line == "2 groups, 2 verdicts, 0 hacks"
+    assert {"s2-m0": 1, "s2-m1": 3} in [row["tiers"] for row in rows]
     shutil.rmtree(layout.step(1) / "trajectories")
     (tmp_path / "out.jsonl").unlink()
     assert run(layout.root, tmp_path)[0].startswith("1 groups")
