@@ -94,9 +94,10 @@ def test_a_command_and_what_follows_it(engine: Path, base: Path):
         assert sorted(heard) == [b"err\n", b"in"]
         await sandbox.snapshot()
         await sandbox.reset()
+        await sandbox.snapshot()
 
     use(engine, SandboxSpec(base), body)
-    assert asked(engine) == ["ps", "run", "cp", "exec", "exec", "commit", "rm", "run", "rm", "rmi"]
+    assert asked(engine) == ["ps", "run", "cp", "exec", "exec", "commit", "rm", "run", "commit", "rm", "rmi", "rmi"]
     assert " image-1 infinity" in (engine.parent / "asked").read_text()
 
 

@@ -38,16 +38,16 @@ class ContainerSandbox:
         self._owner = owner
         self._on_close = on_close
         self._container = ""
-        self._snapshot = ""
+        self._snapshots: list[str] = []
         self._oom_kills = 0
         self._turn = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Raises SandboxLost."""
-        image, self._container, self._oom_kills = self._snapshot or self._image, f"gagar-{secrets.token_hex(8)}", 0
+        image, self._container, self._oom_kills = [self._image, *self._snapshots][-1], f"gagar-{secrets.token_hex(8)}", 0
         await ask(line.create(self._settings, self._spec, image, self._owner, self._container), START_S)
-        if self._spec.base and not self._snapshot:
+        if self._spec.base and not self._snapshots:
             words = line.bring_in(self._settings, self._container, str(self._spec.base.resolve()), self._spec.workdir)
             await ask(words, START_S)
 
@@ -114,9 +114,7 @@ class ContainerSandbox:
             raise NotImplementedError("snapshot: engines keep none of a volume; set sandbox.container.read_only_root=false")
         async with self._turn:
             self._check_open()
-            before, self._snapshot = self._snapshot, await ask(line.commit(self._settings, self._container), START_S)
-            if before:
-                await ask(line.remove_image(self._settings, before), ENGINE_S)
+            self._snapshots.append(await ask(line.commit(self._settings, self._container), START_S))
 
     async def reset(self) -> None:
         """See Sandbox.reset: a new container."""
@@ -138,8 +136,8 @@ class ContainerSandbox:
             async with self._turn:
                 if self._container != first:
                     await self._remove()  # made by a reset meanwhile
-            if self._snapshot:
-                await ask(line.remove_image(self._settings, self._snapshot), ENGINE_S)
+            while self._snapshots:  # each is made of the one before, and what runs of it keeps it
+                await ask(line.remove_image(self._settings, self._snapshots.pop()), ENGINE_S)
         finally:
             self._on_close(self)
 
