@@ -145,15 +145,20 @@ class _ForNow(RuntimeError):
 def _reply(answer: _Answer, asked: str) -> Reply:
     said = answer.choices[0].message
     calls = tuple(
-        Call(call.id or f"call-{index}", call.function.name, _text(call.function.arguments))
+        Call(_sendable(call.id) or f"call-{index}", _sendable(call.function.name), _sendable(_text(call.function.arguments)))
         for index, call in enumerate(said.tool_calls or [])
     )
-    text = said.content or ""
+    text = _sendable(said.content or "")
     written = len(text) + sum(len(call.arguments) for call in calls)
     usage = answer.usage or _Usage(
         prompt_tokens=len(asked) // CHARACTERS_A_TOKEN, completion_tokens=written // CHARACTERS_A_TOKEN
     )
     return Reply(text, calls, usage.prompt_tokens, usage.completion_tokens)
+
+
+def _sendable(text: str) -> str:
+    """Without lone surrogates, which JSON can say and UTF-8 cannot: an answer is sent back with the next request."""
+    return text.encode(errors="replace").decode()
 
 
 def _text(arguments: str | dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ class Desk:
     checks: Checks | None = None
     most_checks: int = 8
     run: list[int] = field(default_factory=list)  # the numbers of the checks of this session
+    read: dict[str, dict[str, str | None]] = field(default_factory=dict)  # by trajectory: what `after` has found
 
     @classmethod
     def of(cls, workspace: Workspace, checks: Checks | None, most_checks: int, rng: random.Random) -> Self:
@@ -27,7 +28,9 @@ class Desk:
 
     def after(self, trajectory: Trajectory) -> dict[str, str | None]:
         """The files that a trajectory changes, as it leaves them; None: deleted."""
-        return applied(trajectory.patch, self.workspace.base_text).files
+        if trajectory.id not in self.read:
+            self.read[trajectory.id] = applied(trajectory.patch, self.workspace.base_text).files
+        return self.read[trajectory.id]
 
     def text(self, trajectory: Trajectory | None, path: str) -> str | None:
         """A file as a trajectory leaves it, or of the base commit; None where there is none."""

@@ -1,6 +1,7 @@
 """A session of a grading model: it calls tools until it hands in what it was asked for, or a budget is used up."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -119,7 +120,8 @@ class GraderSession(Generic[Result]):
         said: Message = {"role": "assistant", "content": bounded(visible(reply.text), TEXT_CHARACTERS)}
         if reply.calls:
             said["tool_calls"] = [
-                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in reply.calls
+                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": _object(c.arguments)}}
+                for c in reply.calls
             ]
         self.messages.append(said)
         return calls
@@ -149,3 +151,11 @@ class GraderSession(Generic[Result]):
             self.messages.append({"role": "user", "content": f"Call a tool, or hand in with {self.submission.name}."})
         elif 0 < left <= CLOSING_TURNS and not self.refused:
             self.messages.append({"role": "user", "content": f"{left} turns are left: call {self.submission.name} now."})
+
+
+def _object(arguments: str) -> str:
+    """Themselves where they are a JSON object, else an empty one: servers refuse a conversation that holds anything else."""
+    try:
+        return arguments if isinstance(json.loads(arguments), dict) else "{}"
+    except (ValueError, RecursionError):
+        return "{}"

@@ -17,7 +17,8 @@ OVERVIEW_CHARACTERS = 24_000
 LEAST_SHARE = 600
 MAX_HITS = 40
 HIT_CHARACTERS = 240
-DIFF_LINES = 1_500
+DIFF_LINES = 1_500  # of one file; the time that comparing takes grows faster than they do
+DIFFERENCE_LINES = 6_000  # of all files
 
 
 def overview(desk: Desk, fence: Fence) -> str:
@@ -69,9 +70,17 @@ def file(desk: Desk, fence: Fence, path: str, name: str, first: int, count: int)
 def difference(desk: Desk, fence: Fence, one: str, other: str) -> str:
     """How the files that two candidates leave behind differ."""
     left, right = desk.roster.find(one), desk.roster.find(other)
-    paths = sorted({*desk.after(left), *desk.after(right)})
-    shown = "\n".join(line for path in paths for line in _file_difference(path, desk.text(left, path), desk.text(right, path)))
-    return fence.wrap(f"from {one} (-) to {other} (+)", shown or "both leave the same files behind")
+    shown: list[str] = []
+    room = DIFFERENCE_LINES
+    for path in sorted({*desk.after(left), *desk.after(right)}):
+        before, after = (_lines(desk.text(trajectory, path)) for trajectory in (left, right))
+        if before == after:
+            continue
+        size = max(len(before), len(after))
+        fits = size <= min(DIFF_LINES, room)
+        room -= size if fits else 0
+        shown += difflib.unified_diff(before, after, path, path, lineterm="") if fits else [f"{path}: differs, not compared"]
+    return fence.wrap(f"from {one} (-) to {other} (+)", "\n".join(shown) or "both leave the same files behind")
 
 
 def search(desk: Desk, fence: Fence, pattern: str, where: str) -> str:
@@ -135,11 +144,8 @@ def _window(fence: Fence, label: str, lines: Sequence[str], first: int, count: i
     return fence.wrap(f"lines {first} to {first + len(chosen) - 1} of {len(lines)}, {label}", "\n".join(chosen))
 
 
-def _file_difference(path: str, one: str | None, other: str | None) -> list[str]:
-    before, after = (one or "").split("\n"), (other or "").split("\n")
-    if max(len(before), len(after)) > DIFF_LINES:
-        return [] if one == other else [f"{path}: differs, more than {DIFF_LINES} lines"]
-    return list(difflib.unified_diff(before, after, path, path, lineterm=""))
+def _lines(text: str | None) -> list[str]:
+    return (text or "").split("\n")
 
 
 def _searched(desk: Desk, where: str) -> Iterator[tuple[str, Iterator[tuple[str, str]]]]:

@@ -214,6 +214,16 @@ def test_arguments_that_are_no_verdict(tmp_path, text):
     assert fails(group(tmp_path), in_turn(call("overview"), ("", [("submit_verdict", text)]))).reason == "invalid"
 
 
+def test_what_is_sent_back_of_an_answer_is_json_and_utf8(tmp_path):
+    odd = "\ud800", [("overview", "{nonsense"), ("search", {"text": "\udfff", "where": "turns"})]
+    _, heard = judge(
+        group(tmp_path), in_turn(call("overview"), odd, lambda messages: call("submit_verdict", grades=by_size(messages)))
+    )
+    said = [m for m in heard[-1]["messages"] if m["role"] == "assistant"][1]
+    assert said["content"] == "?"
+    assert [c["function"]["arguments"] for c in said["tool_calls"]] == ["{}", '{"text": "\\udfff", "where": "turns"}']
+
+
 def test_a_verdict_on_the_last_turn_may_still_be_mended(tmp_path):
     wrong = lambda messages: call("submit_verdict", grades=[])  # noqa: E731
     honest = lambda messages: call("submit_verdict", grades=by_size(messages))  # noqa: E731
