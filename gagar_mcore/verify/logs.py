@@ -21,8 +21,10 @@ DEADLINE_S = 60.0
 
 _STATUSES: dict[str, TestStatus] = {"PASSED": "passed", "XFAIL": "passed", "FAILED": "failed", "SKIPPED": "failed"}
 _START, _END = ">>>>> Start Test Output", ">>>>> End Test Output"
-_LINE_BY_LINE = ("parse_log_cargo", "parse_log_django", "parse_log_googletest", "parse_log_gotest", "parse_log_matplotlib")
-_LINE_BY_LINE += ("parse_log_pytest", "parse_log_pytest_options", "parse_log_pytest_v2", "parse_log_seaborn", "parse_log_sympy")
+_LINE_BY_LINE = (
+    *("parse_log_cargo", "parse_log_django", "parse_log_googletest", "parse_log_gotest", "parse_log_matplotlib"),
+    *("parse_log_pytest", "parse_log_pytest_options", "parse_log_pytest_v2", "parse_log_seaborn", "parse_log_sympy"),
+)
 
 
 async def parse_log(log: str, parser: str, deadline_s: float = DEADLINE_S) -> Report:

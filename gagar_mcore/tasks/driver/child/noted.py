@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-COMPARING = ("math", "cmath", "operator", "functools", "itertools", "collections", "copy", "json", "re", "difflib")
-COMPARING += ("decimal", "fractions", "statistics", "inspect", "types", "posixpath")  # what tests say what they expect by
+COMPARING = (  # what tests say what they expect by
+    *("math", "cmath", "operator", "functools", "itertools", "collections", "copy", "json", "re", "difflib"),
+    *("decimal", "fractions", "statistics", "inspect", "types", "posixpath"),
+)
 WATCHED = ("_pytest", "pytest", "pluggy", "unittest", "outcomes", "codes", "noted", "reached", *COMPARING)
 BY_PYTEST = {"_getini_unknown_type"}  # what pytest itself replaces, in legacypath.py
 KINDS = (FunctionType, BuiltinFunctionType, type, staticmethod, classmethod, property)

@@ -10,6 +10,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
     from typing import Any
 
 EVENTS = frozenset(
@@ -29,7 +30,7 @@ def watch(tell: Callable[[dict[str, Any]], None], honest: Callable[[object], boo
         name = _named(event, arguments)
         if name is None or name in said:
             return
-        frame = frame_of(1)
+        frame: FrameType | None = frame_of(1)
         while frame is not None:
             if not honest(frame.f_code):
                 said.add(name)
