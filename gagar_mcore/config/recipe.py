@@ -67,6 +67,8 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield from _against_preset(recipe, recipe.model.preset)
     if recipe.grading.grader == "none" and recipe.method.name != "grpo":
         yield f"grading.grader: none gives method {recipe.method.name} no verdicts; set grading.grader=static or method.name=grpo"
+    if recipe.deterministic and recipe.grading.grader == "agentic":
+        yield "grading.grader: a model grades otherwise each time; set grading.grader=static, or deterministic to false"
     yield from recipe.tasks.contradictions()
     yield from recipe.agent.contradictions(recipe.deterministic)
     yield from recipe.sandbox.contradictions(recipe.agent.kind)

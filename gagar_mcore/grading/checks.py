@@ -60,10 +60,11 @@ class Checks:
             return CheckResult("script", "the sandbox was lost", "")
 
     async def _script(self, task: Task, patch: str, script: str) -> CheckResult:
+        encodable = script.encode(errors="replace").decode()
         sandbox = await open_room(self.pool, task, self.limits, {})
         try:
             refused = await self._apply(sandbox, split_note(patch)[1])
-            return refused or _result(await self._run(sandbox, ["bash", "-c", 'exec 2>&1; eval "$1"', "bash", script]))
+            return refused or _result(await self._run(sandbox, ["bash", "-c", 'exec 2>&1; eval "$1"', "bash", encodable]))
         finally:
             await sandbox.close()
 

@@ -22,6 +22,7 @@ from scripted_model import (
 )
 
 from gagar_mcore.config.learning import AgenticSection, GradingSection
+from gagar_mcore.config.load import RecipeError, load_recipe
 from gagar_mcore.credit import CreditParams
 from gagar_mcore.engine import chat
 from gagar_mcore.engine.attach import write_address
@@ -410,7 +411,16 @@ def test_names_are_drawn_without_repeats():
     assert [t.id for t in roster.members.values()] != [t.id for t in members]
 
 
-def test_a_recipe_without_endpoint_is_refused():
+def test_a_recipe_that_cannot_have_a_model_grade_is_refused():
+    agentic = [
+        "grading.grader=agentic",
+        "grading.agentic.endpoint=http://x",
+        "grading.agentic.model=m",
+        "grading.deadline_s=2000",
+    ]
+    assert load_recipe("tiny", ["deterministic=false", *agentic]).grading.grader == "agentic"
+    with pytest.raises(RecipeError, match="a model grades otherwise each time"):
+        load_recipe("tiny", ["deterministic=true", *agentic])
     with pytest.raises(ValueError, match=r"agentic\.endpoint: required"):
         GradingSection(grader="agentic")
     with pytest.raises(ValueError, match="must be below deadline_s"):
