@@ -34,7 +34,7 @@ LIVE = (1_000, 10_000, 50_000)
 LIVE_ON_SOCKETS = (1_000,)
 MODULE = "gagar_mcore.bench.scheduler"
 DEADLINE_S = 3600.0
-ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=512"}
+ALLOCATOR = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=512"}
 FAULT = 1 / 2_100  # of a call: a session has 21
 COMMAND = "sed -n 1,12p src/parser.py"
 SIMULATED = {"turn": Latency(8.0, 1.0), "command": Latency(0.5, 1.5), "start": Latency(1.0, 0.5), "test": Latency(20.0, 1.0)}

@@ -71,11 +71,11 @@ def errors_per_token(trajectory: Trajectory) -> npt.NDArray[np.uint8]:
     errors = np.zeros(len(trajectory.token_ids), np.uint8)
     if all(turn.ok for turn in trajectory.turns):
         return errors
-    positions, end = np.flatnonzero(_generated(trajectory)), 0
-    for turn in trajectory.turns:
-        start, end = end, end + turn.generated_tokens
-        if not turn.ok:
-            errors[positions[start:end]] = 1
+    spoilt = np.repeat([not turn.ok for turn in trajectory.turns], [turn.generated_tokens for turn in trajectory.turns])
+    generated = _generated(trajectory)
+    of_generated = np.zeros(np.count_nonzero(generated), np.uint8)
+    of_generated[: len(spoilt)] = spoilt[: len(of_generated)]
+    errors[generated] = of_generated
     return errors
 
 
