@@ -216,7 +216,8 @@ class KubernetesPool:
         except asyncio.CancelledError:
             # The pool is closing, and deletes what there is once this has ended: nothing may be created after that.
             await asyncio.wait({creating}, timeout=REQUEST_S)
-            creating.cancel()
+            if not creating.cancel():
+                creating.exception()  # else it would be complained of that nobody asks for it
             raise
         else:
             self.counts["started"] += 1
