@@ -57,6 +57,8 @@ def scored(graded: Graded, params: CreditParams) -> Scored | None:
 
 def summary(found: Sequence[Scored], lost: int) -> str:
     """Mean quality of both sides, and how often the new one wins. lost: pairs without a verdict."""
+    if not found and not lost:
+        return "nothing to compare: no task was passed on both sides"
     lines = [f"{len(found)} pairs judged" + (f", {lost} without a verdict" if lost else "")]
     if found:
         wins, ties = sum(one.win == 1 for one in found), sum(one.win == 0.5 for one in found)

@@ -3,6 +3,10 @@
 import asyncio
 import json
 import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from grading_builders import FIXED, make_task, make_workspace, repair, trajectory, turn
@@ -302,6 +306,37 @@ def test_a_server_that_gagar_serve_runs_is_found_by_its_file(tmp_path):
     with serving(diligent) as (url, heard), write_address(file, Endpoint(url.removesuffix("/v1"), "key", "other")):
         assert len(asyncio.run(grader.grade(made)).grades) == 2
     assert {body["key"] for body in heard} == {"Bearer key"}
+
+
+KILLED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from scripted_model import HANG, serving
+def script(messages):
+    print("asked", flush=True)
+    return HANG
+with serving(script) as (url, heard):
+    print(url, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_server_that_is_killed_costs_its_group_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(chat, "FIRST_PAUSE_S", 0.01)
+    command = [sys.executable, "-c", KILLED, str(Path(__file__).parent)]
+    made = group(tmp_path)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        url = server.stdout.readline().strip()
+        grader = agentic_grader(AgenticSection(endpoint=url, model="m"), PARAMS, None, Limits())
+
+        async def grade_and_kill():
+            session = asyncio.create_task(grader.grade(made))
+            assert await asyncio.to_thread(server.stdout.readline) == "asked\n"
+            server.send_signal(signal.SIGKILL)
+            await session
+
+        with pytest.raises(SessionFailed, match=r"^endpoint: "):
+            asyncio.run(grade_and_kill())
 
 
 def test_a_server_that_dies_in_the_middle_costs_its_group_alone(tmp_path, monkeypatch):

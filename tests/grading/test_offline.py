@@ -231,6 +231,11 @@ def test_an_audit_of_two_runs_and_of_two_halves(tmp_path):
         assert asyncio.run(audit(one.root, agentic(url), None, None)) == "0 pairs judged, 1 without a verdict"
 
 
+def test_sides_that_share_no_task_cannot_be_compared(tmp_path):
+    one = finished_run(tmp_path, "one", [fixed()])
+    assert asyncio.run(audit(one.root, [], None, None)) == "nothing to compare: no task was passed on both sides"
+
+
 def test_sides_are_not_told_to_a_model(tmp_path):
     one = finished_run(tmp_path, "one", [fixed("left behind\n")], [fixed()])
     with serving(diligent) as (url, heard):
