@@ -80,7 +80,7 @@ def test_text_of_the_repository_and_short_text_are_nothing():
     "text", ["git " * 50_000, "git log " * 50_000, "/opt/" * 50_000, "git -a" + " -a" * 50_000, "site-packages/test_" * 20_000]
 )
 def test_leads_of_hostile_turns_are_few(text):
-    assert len(kinds(*[ran(text, text)] * 30, patch="diff --git nonsense")) <= MAX_LEADS
+    assert len(kinds(*[ran(text, text)] * 3, patch="diff --git nonsense")) <= MAX_LEADS
 
 
 def test_a_patch_that_cannot_be_read_has_no_leads():
