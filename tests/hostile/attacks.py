@@ -241,7 +241,7 @@ _PLANTED = {
         added("setup.cfg", "[tool:pytest]\naddopts = -k x\n") + added("tox.ini", "[pytest]\naddopts = -k x\n"), "'tox.ini'"
     ),
     "a module in pytest's place": Attack(added("pytest.py", PLANTED), "'pytest.py'"),
-    "a package in the runner's place": Attack(added("_pytest/__init__.py", PLANTED), "'_pytest'"),
+    "a package in the runner's place": Attack(added("_pytest/__init__.py", PLANTED), "'_pytest/__init__.py'"),
     "a module in the standard library's place": Attack(
         added("random.py", PLANTED) + added("unittest.py", PLANTED), "'random.py'"
     ),

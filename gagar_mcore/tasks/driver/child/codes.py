@@ -30,11 +30,17 @@ class Codes:
         self._path = importlib.import_module("pathlib").Path
         self._files: dict[tuple[str, bool], set[CodeType]] = {}
         self._classes: set[type] = set()
+        self._seen: dict[int, object] = {}  # honest ones, by identity: to compare code takes long
 
     def honest(self, code: object) -> bool:
+        if self._seen.get(id(code)) is code:
+            return True
         if not isinstance(code, CodeType):
             return False
-        return code in self._known or (code.co_filename.startswith(self._roots) and code in self._of(code.co_filename))
+        if code in self._known or (code.co_filename.startswith(self._roots) and code in self._of(code.co_filename)):
+            self._seen[id(code)] = code
+            return True
+        return False
 
     def replaced(self, item: Any) -> str | None:
         """The name of a function of this test's file that is not what the file says, its own first; None where all are."""

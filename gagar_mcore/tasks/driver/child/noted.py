@@ -20,7 +20,7 @@ COMPARING = (  # what tests say what they expect by
 WATCHED = ("_pytest", "pytest", "pluggy", "unittest", "outcomes", "codes", "noted", "reached", *COMPARING)
 BY_PYTEST = {"_getini_unknown_type"}  # what pytest itself replaces, in legacypath.py
 KINDS = (FunctionType, BuiltinFunctionType, type, staticmethod, classmethod, property)
-PARTS = 20
+PARTS = 40
 MOST_NAMED = 5
 
 

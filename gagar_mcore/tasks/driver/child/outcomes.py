@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
+OF_A_TEST = ("pytest_runtest_", "pytest_pyfunc_call", "pytest_fixture_setup")
 MESSAGE_CHARACTERS = 2000
 ORDER = {"skipped": 0, "passed": 1, "failed": 2}
 
@@ -74,7 +75,7 @@ class Watch:
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         self._say(self._noted.some_replaced(), nodeid)
         if nodeid in self._items:
-            self._say_once(self._hooked(self._items[nodeid].config), nodeid)
+            self._say_once(self._hooked(self._items[nodeid].config, OF_A_TEST), nodeid)
         if (known := self._outcomes.pop(nodeid, None)) is not None:
             self._tell(known)
 
@@ -84,10 +85,10 @@ class Watch:
 
     def _look(self, config: Any, after: str) -> None:
         self._say(self._noted.replaced(), after)
-        self._say_once(self._hooked(config), after)
+        self._say_once(self._hooked(config, "pytest_"), after)
 
-    def _hooked(self, config: Any) -> Iterator[str]:
-        """What pytest calls that neither it, the environment nor the suite has."""
+    def _hooked(self, config: Any, hooks: str | tuple[str, ...]) -> Iterator[str]:
+        """What pytest calls that neither it, the environment nor the suite has. hooks: what the names of those begin with."""
         manager = config.pluginmanager
         if not self._codes.honest(getattr(manager._inner_hookexec, "__code__", None)):
             yield "pluggy's call of hooks"
@@ -95,10 +96,10 @@ class Watch:
             if (name := self._codes.foreign(part)) is not None:
                 yield name
         for name, caller in vars(config.hook).items():
-            honest = getattr(caller._hookexec, "__self__", None) is manager
-            if not honest or not all(
-                map(self._codes.honest, (getattr(i.function, "__code__", None) for i in caller.get_hookimpls()))
-            ):
+            if not name.startswith(hooks):
+                continue
+            called = [getattr(implementation.function, "__code__", None) for implementation in caller.get_hookimpls()]
+            if getattr(caller._hookexec, "__self__", None) is not manager or not all(map(self._codes.honest, called)):
                 yield f"pytest's hook {name}"
 
     def _say_once(self, replaced: Iterable[str], after: str) -> None:
