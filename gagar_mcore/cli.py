@@ -105,12 +105,12 @@ def serve(
 
 
 @app.command()
-def sft(recipe: RecipeName, overrides: Overrides = None) -> None:
-    """Supervised fine-tuning on demonstrations of the task generator: the cold start of a policy."""
+def sft(recipe: RecipeName, overrides: Overrides = None, resume: Resume = False) -> None:
+    """Supervised fine-tuning on conversations, or on demonstrations of the task generator: the cold start of a policy."""
     from gagar_mcore.sft.run import run_sft
 
     with one_line_errors():
-        run_sft(recipe, overrides or [])
+        run_sft(recipe, overrides or [], resume)
 
 
 @app.command()

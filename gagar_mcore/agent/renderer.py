@@ -17,7 +17,7 @@ from gagar_mcore.agent.template_qwen3 import Qwen3Renderer
 from gagar_mcore.agent.template_tiny import TinyRenderer
 from gagar_mcore.agent.tokenizer import MARKERS
 from gagar_mcore.agent.vocabulary import Vocabulary
-from gagar_mcore.models.huggingface import read_config
+from gagar_mcore.models.huggingface import read_family
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -53,7 +53,8 @@ class Renderer(Protocol):
 
 def load_renderer(directory: Path) -> Renderer:
     """The renderer of a checkpoint directory, by the special tokens of its tokenizer: markers of small policies, or ChatML,
-    written as the family in `config.json` writes it. Raises ValueError where one of the files is absent or unfit."""
+    written as the family in `config.json` writes it, and for a model of none as Qwen3 does. Raises ValueError where one of the
+    files is absent or unfit."""
     path = directory / TOKENIZER_FILE
     if not path.is_file():
         raise ValueError(f"{path}: no such file, a checkpoint directory must hold its tokenizer")
@@ -62,7 +63,7 @@ def load_renderer(directory: Path) -> Renderer:
     except Exception as error:  # the tokenizers library raises bare Exception
         raise ValueError(f"{path}: {error}") from error
     chatml = vocabulary.find("<|im_start|>") is not None
-    family = read_config(directory).family if chatml else None
+    family = read_family(directory) or "qwen3_moe" if chatml else None
     try:
         return _of_family(vocabulary, family)
     except ValueError as error:

@@ -5,23 +5,28 @@ from pathlib import Path
 from typing import Any
 
 from gagar_mcore.models import mimo_v2, qwen3_moe
-from gagar_mcore.models.config import ModelConfig
+from gagar_mcore.models.config import Family, ModelConfig
 
-FAMILIES = {"mimo_v2": mimo_v2, "qwen3_moe": qwen3_moe}
+FAMILIES: dict[Family, Any] = {"mimo_v2": mimo_v2, "qwen3_moe": qwen3_moe}
 
 
 def read_config(directory: Path) -> ModelConfig:
     """The architecture of a checkpoint directory. Raises ValueError, with the file, where `config.json` cannot be read, where a
     field is missing, of a wrong type or at odds with another, and for another model."""
     path = directory / "config.json"
+    data = _read(path)
     try:
-        return from_hf(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ValueError(f"{path}: {str(error.strerror).lower()}; name a directory in Hugging Face format") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON: {error}") from error
+        return from_hf(data)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def read_family(directory: Path) -> Family | None:
+    """The family of a checkpoint directory, None for a model that is not of this package. Raises ValueError as `read_config` does
+    for a file that cannot be read."""
+    data = _read(directory / "config.json")
+    model_type = data.get("model_type") if isinstance(data, dict) else None
+    return next((name for name, module in FAMILIES.items() if model_type in module.MODEL_TYPES), None)
 
 
 def from_hf(data: Any) -> ModelConfig:
@@ -38,6 +43,15 @@ def from_hf(data: Any) -> ModelConfig:
         if data.get(key, value) != value:
             raise ValueError(f"{key} is {data[key]!r}, only {value!r} is supported")
     return family.read(data)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {str(error.strerror).lower()}; name a directory in Hugging Face format") from error
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON: {error}") from error
 
 
 def to_hf(config: ModelConfig, published: bool = False) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """Demonstrations for the cold start: clean repairs, sloppy ones that pass as well, and failures."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
 from gagar_mcore.agent.grammar import View, apply, parse
+from gagar_mcore.config.sft import SftSection
 from gagar_mcore.randomness import python_rng
-from gagar_mcore.tasks.generate import Bug, GeneratedTask
+from gagar_mcore.tasks.generate import Bug, GeneratedTask, generate_task
 from gagar_mcore.tasks.mutations import mutations
 from gagar_mcore.tasks.templates import TEMPLATES, with_constant
 
@@ -19,6 +21,12 @@ class Demonstration:
     turns: tuple[tuple[str, str], ...]
     fails: bool
     sloppy: bool
+
+
+def demonstrations(section: SftSection, count: int, purpose: int) -> Iterator[Demonstration]:
+    """One demonstration each of `count` fresh tasks; another `purpose` gives other tasks."""
+    seed = section.demonstration_seed + purpose
+    return (demonstration(generate_task(seed, i), seed, i, section.failing, section.sloppy) for i in range(count))
 
 
 def demonstration(task: GeneratedTask, seed: int, index: int, failing: float, sloppy: float) -> Demonstration:

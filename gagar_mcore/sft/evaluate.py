@@ -11,14 +11,14 @@ from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.tasks.source import heldout_tasks
 
 
-async def evaluate_checkpoint(recipe: Recipe, checkpoint: Path, root: Path) -> dict[str, float]:
-    """Rates over `train.eval_samples` sessions of each held-back task; what is needed on disk lies below `root`."""
+async def evaluate_checkpoint(recipe: Recipe, layout: RunLayout, checkpoint: Path, step: int) -> dict[str, float]:
+    """Rates over `train.eval_samples` sessions of each held-back task, recorded as the run's evaluation of version `step`."""
     async with open_pools(recipe) as pools:
-        tasks = await heldout_tasks(recipe.tasks, root / "tasks", pools.tests, epoch=0)
-        engine = await start_engine(recipe, root / "logs" / "engine.log", checkpoint, 0)
+        tasks = await heldout_tasks(recipe.tasks, layout.root / "tasks", pools.tests, epoch=0)
+        engine = await start_engine(recipe, layout.logs / "engine.log", checkpoint, 0)
         try:
             sampler = build_sampler(recipe, engine, pools, load_renderer(checkpoint))
             samples, concurrent = recipe.train.eval_samples, recipe.rollout.concurrent_groups
-            return await evaluate(RunLayout(root), sampler, tasks, 0, samples, recipe.seed, epoch=0, concurrent=concurrent)
+            return await evaluate(layout, sampler, tasks, step, samples, recipe.seed, epoch=0, concurrent=concurrent)
         finally:
             await engine.close()

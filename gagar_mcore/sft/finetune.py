@@ -1,31 +1,28 @@
 """Supervised fine-tuning: weighted next-token likelihood, one optimizer step after another. Imported after `rank.start_rank`."""
 
-import json
-import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from gagar_mcore.config.learning import TrainerSection
-from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.models.huggingface import read_config
 from gagar_mcore.models.init import random_tensors
 from gagar_mcore.sft.data import SftData
-from gagar_mcore.sft.schedule import learning_rate
 from gagar_mcore.trainer.microbatch import PackedTokens, device, pack_tokens
 from gagar_mcore.trainer.parts import Parts, StepPlan, plan_step
 from gagar_mcore.trainer.publish import FILE_BYTES, publish_new, write_shards
+from gagar_mcore.trainer.scoring import score
 from gagar_mcore.trainer.sequences import StepSequences
-from gagar_mcore.trainer.setup import Policy, build_policy
-from gagar_mcore.trainer.shards import load_tensors, local_tensors
+from gagar_mcore.trainer.setup import Policy
+from gagar_mcore.trainer.shards import local_tensors
 from gagar_mcore.trainer.update import (
     Scores,
     accumulate_gradients,
@@ -39,9 +36,6 @@ from gagar_mcore.weights.files import TensorReader, read_companions
 from gagar_mcore.weights.published import PublishedCheckpoint
 from gagar_mcore.weights.storage import Storage
 
-log = logging.getLogger(__name__)
-LOG_EVERY = 20
-
 
 @dataclass(frozen=True, slots=True)
 class SftPart:
@@ -52,20 +46,6 @@ class SftPart:
 
     def token_weights(self, tokens: Tensor) -> Tensor:
         return self.weights[tokens]
-
-
-def fine_tune(
-    recipe: Recipe, trainer: TrainerSection, data: SftData, init: Path, report: Callable[[dict[str, float]], None]
-) -> Policy:
-    """Train on all steps of `data`. A collective; rank 0 reports the metrics of every step."""
-    start, read = starting_weights(init, recipe.seed)
-    policy = build_policy(recipe.model.of(start), trainer, recipe.sft.router_bias_update_rate)
-    load_tensors(policy.chunks, policy.model, read)
-    for step in range(data.num_steps):
-        metrics = train_step(policy, data, trainer, step, learning_rate(recipe.sft, step + 1, data.num_steps))
-        if dist.get_rank() == 0:
-            report(metrics)
-    return policy
 
 
 def starting_weights(init: Path, seed: int) -> tuple[ModelConfig, TensorReader]:
@@ -92,7 +72,18 @@ def train_step(policy: Policy, data: SftData, trainer: TrainerSection, step: int
         **plan.metrics(),
         "tokens_per_second": plan.num_tokens / seconds,
     }
-    return {"step": step + 1} | {f"sft/{name}": value for name, value in metrics.items()}
+    return {f"sft/{name}": value for name, value in metrics.items()}
+
+
+def heldout_loss(policy: Policy, data: SftData, trainer: TrainerSection) -> float:
+    """Weighted mean negative log-likelihood of all sequences of `data`. A collective."""
+    total = torch.zeros([], device=device())
+    for step in range(data.num_steps):
+        parts = sft_parts(data, plan_step(data.bounds(step), trainer, policy.model), trainer, step)
+        share = data.denominator(step)
+        for part, logprobs in zip(parts, score(policy, parts, temperature=1.0), strict=False):  # none but on the last stage
+            total -= share * (part.token_weights(part.packed_tokens.scored) * logprobs).sum()
+    return float(over_last_stages(total)) / float(data.loss_weights.sum(dtype=np.float64))
 
 
 def sft_parts(data: SftData, plan: StepPlan, trainer: TrainerSection, step: int) -> Parts[SftPart]:
@@ -114,21 +105,6 @@ def export(policy: Policy, precision: Literal["fp32", "bf16"], init: Path, out: 
     storage = Storage(policy.model, precision)
     write = partial(write_shards, local_tensors(policy.chunks), storage, FILE_BYTES)
     publish_new(out, "weights", write, storage.companions(read_companions(init)), {"version": 0})
-
-
-def metrics_writer(path: Path | None) -> Callable[[dict[str, float]], None]:
-    """A function that appends metrics to `path` and tells the log now and then."""
-
-    def report(metrics: dict[str, float]) -> None:
-        if path is not None:
-            with open(path, "a") as file:
-                file.write(json.dumps(metrics) + "\n")
-        if metrics["step"] % LOG_EVERY == 0:
-            log.warning(
-                "step %d: loss %.4f, %.0f tokens/s", metrics["step"], metrics["sft/loss"], metrics["sft/tokens_per_second"]
-            )
-
-    return report
 
 
 def sft_part(

@@ -1,120 +1,93 @@
-"""`gagar sft`: the cold start of a policy, from demonstrations to a checkpoint with its measured pass rate."""
+"""`gagar sft`: from conversations or demonstrations to a checkpoint, measured on the way."""
 
 import asyncio
 import json
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from gagar_mcore.agent.renderer import load_renderer
-from gagar_mcore.config.load import RecipeError, dump_recipe, load_recipe
+from gagar_mcore.config.load import load_recipe
 from gagar_mcore.config.recipe import Recipe
 from gagar_mcore.controller.machine import check_machine
-from gagar_mcore.controller.preflight import fitting, initial_model
-from gagar_mcore.controller.run import initial_checkpoint
-from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed, log_tail, rank_environment
-from gagar_mcore.models.config import ModelConfig
-from gagar_mcore.models.presets import PRESETS, preset
-from gagar_mcore.records.store import publish_directory
-from gagar_mcore.sft.build import fill_sft_data, write_random_start
-from gagar_mcore.sft.data import KIND
+from gagar_mcore.launcher.local import ManagedProcess, ProcessFailed, rank_environment
+from gagar_mcore.records.layout import RunLayout
+from gagar_mcore.records.store import MANIFEST
+from gagar_mcore.sft.answers import equal_share, evaluate_answers
 from gagar_mcore.sft.evaluate import evaluate_checkpoint
-from gagar_mcore.sft.train import sft_trainer
+from gagar_mcore.sft.follow import Evaluation, Follower
+from gagar_mcore.sft.loop import weights_after
+from gagar_mcore.sft.start import check_start, own_run, prepare_data, starting_point
+from gagar_mcore.sft.verdicts import verdict_agreement
+from gagar_mcore.sft.zero_config import zero_environment
+from gagar_mcore.tracking.metrics import scan_metrics
+from gagar_mcore.tracking.tracker import open_tracker
 
-POLL_SECONDS = 0.5
 
-
-def run_sft(name: str, overrides: Sequence[str]) -> None:
-    """Train and evaluate; the checkpoint is `checkpoint/` below the recipe's output. Raises RecipeError, ProcessFailed."""
+def run_sft(name: str, overrides: Sequence[str], resume: bool = False, evaluations: Sequence[Evaluation] = ()) -> None:
+    """Train, and measure the weights as the recipe says and by `evaluations`; the checkpoint is `checkpoint/` below the recipe's
+    output. Raises RecipeError, ProcessFailed, RecordError, Fenced."""
     recipe = load_recipe(name, overrides)
     check_start(recipe)
     check_machine(recipe)
-    root = Path(recipe.output).absolute()
-    if root.is_dir() and any(root.iterdir()):
-        raise RecipeError(f"output: {root} is already used; set another output=DIR")
-    root.mkdir(parents=True, exist_ok=True)
-    (root / "recipe.yaml").write_text(dump_recipe(recipe))
-    start = starting_point(recipe, root)
-    print("writing demonstrations", flush=True)
-    publish_directory(root / "data", KIND, 0, partial(fill_sft_data, section=recipe.sft, renderer=load_renderer(start)))
-    asyncio.run(_train_and_evaluate(recipe, root, start))
+    with own_run(recipe, resume) as (layout, epoch):
+        start = starting_point(recipe, layout, epoch)
+        prepare_data(recipe, layout, start, epoch)
+        asyncio.run(_train(recipe, layout, start, epoch, [*_evaluations(recipe, layout, start), *evaluations]))
+        _conclude(recipe, layout)
 
 
-def check_start(recipe: Recipe) -> None:
-    """Raises RecipeError where layout or machine do not fit the model, or its checkpoint is not whole."""
-    trained = recipe.model_copy(update={"trainer": sft_trainer(recipe)})
-    if recipe.model.init == "random":
-        fitting(trained, fresh_model(recipe))
-    else:
-        initial_model(trained)
+def _evaluations(recipe: Recipe, layout: RunLayout, start: Path) -> Iterator[Evaluation]:
+    if not recipe.sft.data and recipe.tasks.heldout:
+        yield partial(evaluate_checkpoint, recipe, layout)
+    if recipe.sft.heldout_answers:
+        calls, params = load_renderer(start).calls, recipe.method.params()
+
+        def score(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
+            return equal_share(pairs) | verdict_agreement(pairs, calls, params)
+
+        yield partial(evaluate_answers, recipe, layout, score)
 
 
-def fresh_model(recipe: Recipe) -> ModelConfig:
-    if recipe.model.preset is None:
-        raise RecipeError(f"model.preset: required where model.init is random; choose one of {', '.join(PRESETS)}")
-    return preset(recipe.model.preset)
-
-
-def starting_point(recipe: Recipe, root: Path) -> Path:
-    """The checkpoint to go on from, or a fresh directory with configuration and tokenizer where `model.init` is `random`."""
-    if recipe.model.init != "random":
-        return initial_checkpoint(recipe)
-    write_random_start(fresh_model(recipe), recipe.sft, root / "start")
-    return root / "start"
-
-
-async def _train_and_evaluate(recipe: Recipe, root: Path, start: Path) -> None:
-    checkpoint = root / "checkpoint"
-    await _train(recipe, root, start, checkpoint)
-    print(f"checkpoint in {checkpoint}")
-    if recipe.tasks.heldout == 0:
-        return
-    rates = await evaluate_checkpoint(recipe, checkpoint, root)
-    (root / "evaluation.json").write_text(json.dumps(rates, indent=1))
-    print(f"pass rate {rates['pass_rate']:.3f}, clean among passes {rates['clean_share']:.3f}, {rates['sessions']:.0f} sessions")
-
-
-async def _train(recipe: Recipe, root: Path, start: Path, checkpoint: Path) -> None:
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={recipe.trainer.world_size}"),
-        *("-m", "gagar_mcore.sft.train", str(root / "recipe.yaml"), "--data", str(root / "data"), "--init", str(start)),
-        *("--out", str(checkpoint), "--metrics", str(root / "sft.jsonl")),
-    ]
-    process = await ManagedProcess.start(
-        "fine-tuning", command, root / "logs" / "sft.log", rank_environment(recipe.trainer.threads)
-    )
+async def _train(recipe: Recipe, layout: RunLayout, start: Path, epoch: int, evaluations: Sequence[Evaluation]) -> None:
+    tracker = open_tracker(layout.root, recipe.tracking, recipe.name, recipe.model_dump(mode="json"))
+    follower = Follower(recipe, layout, tracker, evaluations)
     try:
-        await _follow(process, recipe, root / "sft.jsonl")
+        with interpreter(recipe) as (python, environment):
+            command = [
+                *(python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={recipe.trainer.world_size}"),
+                *("--max-restarts=0", "-m", "gagar_mcore.sft.train", str(layout.root)),
+                *("--init", str(start), "--epoch", str(epoch)),
+            ]
+            process = await ManagedProcess.start("fine-tuning", command, layout.logs / "sft.log", environment)
+            try:
+                await follower.follow(process)
+            finally:
+                await process.stop()
     finally:
-        await process.stop()
-    process.check()
-    if not (checkpoint / "manifest.json").is_file():
-        raise ProcessFailed(f"fine-tuning ended without a checkpoint; see {process.log}")
+        tracker.close()
 
 
-async def _follow(process: ManagedProcess, recipe: Recipe, metrics: Path) -> None:
-    """Show progress until the process ends. Raises ProcessFailed where one step takes longer than the recipe allows."""
-    patience = recipe.trainer.start_timeout_s + recipe.trainer.step_timeout_s
-    shown, deadline = 0, time.monotonic() + patience
-    while process.exit_code is None:
-        await asyncio.sleep(POLL_SECONDS)
-        before, shown = shown, _show_progress(metrics, shown, recipe.sft.steps)
-        if shown > before:
-            deadline = time.monotonic() + patience
-        if time.monotonic() > deadline:
-            raise ProcessFailed(
-                f"fine-tuning has made no step for {patience:.0f} s; {process.log} ends:\n{log_tail(process.log)}"
-            )
+@contextmanager
+def interpreter(recipe: Recipe) -> Iterator[tuple[str, dict[str, str]]]:
+    """What runs the ranks, and with which environment, while they run."""
+    environment = rank_environment(recipe.trainer.threads)
+    if recipe.sft.backend != "deepspeed":
+        yield sys.executable, environment
+        return
+    python = recipe.sft.deepspeed.python or sys.executable
+    with zero_environment(Path(python)) as more:
+        yield python, environment | more
 
 
-def _show_progress(path: Path, shown: int, steps: int) -> int:
-    """Print one line for every fiftieth step that `path` has beyond `shown`; returns how many it has."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    for line in lines[shown:]:
-        metrics = json.loads(line)
-        if metrics["step"] % 50 == 0:
-            rate = metrics["sft/tokens_per_second"]
-            print(f"step {metrics['step']}/{steps}  loss {metrics['sft/loss']:.3f}  {rate:.0f} tokens/s", flush=True)
-    return len(lines)
+def _conclude(recipe: Recipe, layout: RunLayout) -> None:
+    """Raises ProcessFailed where there is no checkpoint."""
+    checkpoint = weights_after(layout, recipe.sft.steps, recipe.sft.steps)
+    if not (checkpoint / MANIFEST).is_file():
+        raise ProcessFailed(f"fine-tuning ended without a checkpoint; see {layout.logs / 'sft.log'}")
+    last = scan_metrics(layout.metrics).steps[recipe.sft.steps]
+    rates = {name.removeprefix("eval/"): value for name, value in last.items() if name.startswith("eval/")}
+    (layout.root / "evaluation.json").write_text(json.dumps(rates, indent=1))
+    print(f"checkpoint in {checkpoint}")

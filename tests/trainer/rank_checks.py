@@ -4,6 +4,7 @@
 ROOT holds `checkpoint`, `fused`, the same weights for the fine-tuning of two ranks, `layouts` (rank 0 writes what each layout
 computed there), `data` to fine-tune on, `sampled`, the columns of a batch from the engine, and `run`."""
 
+import json
 import os
 import sys
 import weakref
@@ -141,17 +142,25 @@ def bit_flip(root: Path) -> dict[str, Any]:
 
 
 def fine_tune_run(root: Path) -> None:
-    from gagar_mcore.sft.finetune import export, fine_tune, metrics_writer
+    from gagar_mcore.sft.loop import fine_tune
+    from gagar_mcore.sft.megatron import MegatronTrainee
     from gagar_mcore.sft.train import sft_trainer
 
     ranks = dist.get_world_size()
     recipe = load_recipe(str(root / "run" / "recipe.yaml"), [f"trainer.tp={ranks}", f"trainer.ep={ranks}"])
     trainer = sft_trainer(recipe)
     change_layout(trainer)
-    report = metrics_writer(root / f"sft-{ranks}.jsonl")
-    start = root / ("fused" if ranks == 2 else "checkpoint")
-    policy = fine_tune(recipe, trainer, read_sft_data(root / "data"), start, report)
-    export(policy, trainer.precision, start, root / f"sft-{ranks}")
+    layout, start = RunLayout(root / f"sft-run-{ranks}"), root / ("fused" if ranks == 2 else "checkpoint")
+    trainee = MegatronTrainee(recipe, trainer, start, layout, Fence(layout, 1))
+    lines: list[str] = []
+
+    def report(step: int, metrics: dict[str, float]) -> None:
+        lines.append(json.dumps({"step": step, **metrics}))
+
+    fine_tune(trainee, recipe.sft, read_sft_data(root / "data"), None, layout, report)
+    trainee.export(root / f"sft-{ranks}")
+    if dist.get_rank() == 0:
+        (root / f"sft-{ranks}.jsonl").write_text("\n".join(lines))
 
 
 def execution(root: Path) -> dict[str, Any]:
