@@ -94,7 +94,7 @@ def test_a_listed_test_that_the_report_lacks_counts_as_failed(with_pool: WithPoo
 )
 def test_a_run_that_only_the_patch_breaks_has_failed(with_pool: WithPool, task: Task, script: str, reason: str) -> None:
     set_tests(task, script)
-    result = verify(with_pool, task, harmless(task), timeout_s=5.0 if reason == "timed out" else 60.0)
+    result = verify(with_pool, task, harmless(task), timeout_s=8.0 if reason == "timed out" else 60.0)
     assert (result.reward, result.infrastructure_error) == (0.0, None)
     assert reason in result.output
 
