@@ -49,8 +49,14 @@ def test_the_cold_start_goes_from_nothing_to_a_measured_checkpoint(tmp_path: Pat
 def test_killed_and_resumed_it_comes_to_the_same_bits(tmp_path: Path) -> None:
     recipe, train = shipped_recipe("tiny-sft"), write_conversations(tmp_path / "train.jsonl", 9)
     assert recipe is not None
-    changes = ["sft.steps=5", "sft.sequences_per_step=4", "sft.checkpoint_every=2", f"sft.data=[{train}]", "tracking.wandb=off"]
-    changes.append("trainer.async_checkpoint=false")  # what is saved before the kill is there after it
+    changes = [
+        "model.init=tiny-mimo-v2",
+        "sft.steps=5",
+        "sft.sequences_per_step=4",
+        "sft.checkpoint_every=2",
+        "tracking.wandb=off",
+    ]
+    changes += [f"sft.data=[{train}]", "trainer.async_checkpoint=false"]  # what is saved before the kill is there after it
     run_sft(str(recipe), [f"output={tmp_path / 'whole'}", *changes])
     killed = run_killed(recipe, [f"output={tmp_path / 'killed'}", *changes], before=3)
     assert (killed / "checkpoints" / "0-000002").is_dir() and not (killed / "checkpoint").exists()
