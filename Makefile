@@ -16,6 +16,8 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' requirements.lock)
 # Packages of .venv show through in another environment, beneath its own.
 on_top_of_venv = @echo "import site; site.addsitedir('$$($(RUN) -c '$(SITE)')')" > "$$($(1)/bin/python -c '$(SITE)')/beneath.pth"
 TEST_PROCESSES ?= 2
+# Of tests: each of several processes takes a file at a time.
+SHARED_OUT = --numprocesses $(TEST_PROCESSES)
 SMOKE_OUTPUT ?= runs/smoke
 SMOKE_ARGS ?=
 SMOKE_GPU_OUTPUT ?= runs/smoke-gpu
@@ -32,9 +34,8 @@ smoke-gpu: $(VENV)/.installed
 	@rm -rf "$(SMOKE_GPU_OUTPUT)"
 	$(RUN) -m gagar_mcore.cli train launch/recipes/single-gpu.yaml output="$(SMOKE_GPU_OUTPUT)" $(SMOKE_ARGS)
 
-# Two processes take a file of tests at a time.
 test: $(VENV)/.installed-dev
-	$(RUN) -m pytest --numprocesses $(TEST_PROCESSES)
+	$(RUN) -m pytest $(SHARED_OUT)
 
 # Every parallel layout that up to eight processes can have, and conversions of checkpoints; `make test` runs some of them.
 test-layouts: $(VENV)/.installed-dev
@@ -42,7 +43,7 @@ test-layouts: $(VENV)/.installed-dev
 
 # A whole run killed at five moments, and a trainer or a fine-tuning alone, whose weights are those of one left alone.
 test-kills: $(VENV)/.installed-dev
-	$(RUN) -m pytest -m kills tests/controller tests/trainer tests/sft
+	$(RUN) -m pytest $(SHARED_OUT) -m kills tests/controller tests/trainer tests/sft
 
 # The tests that need verl, which wants another transformers than we do: an environment of its own on top of .venv.
 test-verl: $(VERL)/.installed
@@ -50,7 +51,7 @@ test-verl: $(VERL)/.installed
 
 # The trainer under the Megatron-Core of the GPU lane, which declares Python 3.12 but runs on 3.11.
 test-mcore019: $(MCORE019)/.installed
-	$(MCORE019)/bin/python -m pytest tests/models tests/trainer
+	$(MCORE019)/bin/python -m pytest $(SHARED_OUT) tests/models tests/trainer
 	$(MCORE019)/bin/python -m pytest -m "layouts or kills" tests/trainer/test_execution.py tests/trainer/test_convert.py \
 		tests/trainer/test_restart.py
 
@@ -73,7 +74,7 @@ test-kube: $(VENV)/.installed-dev
 
 # Attacks on the verification of patches, each prevented or detected.
 test-hostile: $(VENV)/.installed-dev
-	$(RUN) -m pytest -m hostile tests/hostile tests/verify
+	$(RUN) -m pytest $(SHARED_OUT) -m hostile tests/hostile tests/verify
 
 # Tasks from the code and tests of packages of the index.
 test-packages: $(VENV)/.installed-dev
