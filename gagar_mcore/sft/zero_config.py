@@ -40,6 +40,8 @@ def join(trainer: TrainerSection) -> None:
     import deepspeed
     import torch
 
+    # Of inference alone, and yet compiled at the start, which fails below a folder whose name has a space.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     torch.set_num_threads(trainer.threads)
     if trainer.device == "cuda":
         if not torch.cuda.is_available():
