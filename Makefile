@@ -76,9 +76,9 @@ test-kube: $(VENV)/.installed-dev
 test-hostile: $(VENV)/.installed-dev
 	$(RUN) -m pytest $(SHARED_OUT) -m hostile tests/hostile tests/verify
 
-# Tasks from the code and tests of packages of the index.
+# Tasks from the code and tests of packages of the index; `PACKAGES="-k NAME"` takes one.
 test-packages: $(VENV)/.installed-dev
-	$(RUN) -m pytest -m packages tests/tasks
+	$(RUN) -m pytest -m packages $(PACKAGES) tests/tasks
 
 # For `gagar sft` on dense models; also a peer of benchmarks/trainer.py.
 deepspeed: $(DEEPSPEED)/.installed
