@@ -8,11 +8,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gagar_mcore.credit import CreditParams, VerdictError
-from gagar_mcore.credit.params import CRITERIA
-from gagar_mcore.credit.verdict import FLAGS
 from gagar_mcore.grading.citations import unresolved
 from gagar_mcore.grading.desk import Desk
-from gagar_mcore.grading.validate import MAX_CITATIONS, NEGATIVE, validate
+from gagar_mcore.grading.validate import MAX_CITATIONS, NEGATIVE, negatives, validate
 from gagar_mcore.records.types import Grade, Trajectory, Verdict
 
 Criterion = Annotated[int, Field(ge=1, le=5)]
@@ -47,6 +45,12 @@ class GradeForm(Form):
     severe_process: bool = False
     regression: bool = False
     evidence: dict[Judged, Citations] = Field(default_factory=dict)
+
+    @property
+    def grade(self) -> Grade:
+        """With what is cited anywhere in it."""
+        citations = dict.fromkeys(citation for cited in self.evidence.values() for citation in cited)
+        return Grade(**self.model_dump(exclude={"candidate", "evidence"}), citations=list(citations)[:MAX_CITATIONS])
 
 
 class HackForm(Form):
@@ -108,7 +112,7 @@ def read_verdict(text: str, desk: Desk, grader: str, params: CreditParams) -> Ju
         _check_evidence(f"grades.{index}.evidence", grade, passing[grade.candidate], desk)
     for index, hack in enumerate(form.hacks):
         check_citations(f"hacks.{index}.evidence", hack.evidence, passing[hack.candidate], desk)
-    verdict = Verdict(grader, {passing[grade.candidate].id: _grade(grade) for grade in form.grades})
+    verdict = Verdict(grader, {passing[grade.candidate].id: grade.grade for grade in form.grades})
     try:
         validate(verdict, desk.workspace, params)
     except VerdictError as error:
@@ -136,8 +140,7 @@ def check_citations(place: str, citations: Sequence[str], trajectory: Trajectory
 
 
 def _check_evidence(place: str, grade: GradeForm, trajectory: Trajectory, desk: Desk) -> None:
-    negative = [name for name in CRITERIA if getattr(grade, name) <= NEGATIVE]
-    for name in [*negative, *(flag for flag in FLAGS if getattr(grade, flag))]:
+    for name in negatives(grade):
         if not grade.evidence.get(name):  # type: ignore[call-overload]
             raise VerdictError(f"{place}.{name}: a criterion of at most {NEGATIVE} or a flag needs evidence")
     for name, citations in grade.evidence.items():
@@ -150,12 +153,6 @@ def _check_ranks(ranks: Sequence[int]) -> None:
         better = [other for other in ranks if other < rank]
         if not len(set(better)) + 1 <= rank <= len(better) + 1:
             raise VerdictError(f"grades.{index}.rank: {rank} does not fit {len(better)} candidates ranked better")
-
-
-def _grade(form: GradeForm) -> Grade:
-    citations = dict.fromkeys(citation for cited in form.evidence.values() for citation in cited)
-    values = form.model_dump(exclude={"candidate", "evidence"})
-    return Grade(**values, citations=list(citations)[:MAX_CITATIONS])
 
 
 def _renamed(message: str, names: Mapping[str, Trajectory]) -> str:

@@ -1,6 +1,7 @@
 """Is a verdict usable? Its form and its ids, as the credit step wants them, and its citations."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from gagar_mcore.credit import CreditParams, VerdictError, check_verdict
 from gagar_mcore.credit.params import CRITERIA
@@ -27,8 +28,9 @@ def validate(verdict: Verdict, workspace: Workspace, params: CreditParams) -> No
             _check_citations(verdict.grades[trajectory.id], trajectory, own)
 
 
-def is_negative(grade: Grade) -> bool:
-    return any(getattr(grade, name) <= NEGATIVE for name in CRITERIA) or any(getattr(grade, name) for name in FLAGS)
+def negatives(grade: Any) -> list[str]:
+    """The negative judgements of a grade, or of what has its criteria and flags."""
+    return [*(name for name in CRITERIA if getattr(grade, name) <= NEGATIVE), *(flag for flag in FLAGS if getattr(grade, flag))]
 
 
 def _check_citations(grade: Grade, trajectory: Trajectory, checks: Sequence[int]) -> None:
@@ -40,5 +42,5 @@ def _check_citations(grade: Grade, trajectory: Trajectory, checks: Sequence[int]
         raise VerdictError(f"{where}: must be at most {MAX_CITATIONS}, got {len(citations)}")
     if (citation := unresolved(citations, trajectory, checks)) is not None:
         raise VerdictError(f"{where}: {citation[:200]!r} does not exist")
-    if is_negative(grade) and not citations:
+    if negatives(grade) and not citations:
         raise VerdictError(f"{where}: a criterion of at most {NEGATIVE} or a flag needs a citation")

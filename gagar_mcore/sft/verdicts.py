@@ -8,8 +8,8 @@ from typing import Any
 from gagar_mcore.agent.calls import CallError, CallFormat, after_thinking, parse_calls
 from gagar_mcore.credit import CreditParams, VerdictError
 from gagar_mcore.grading.agreement import agreement
-from gagar_mcore.grading.form import GradeForm, VerdictForm, read_form
-from gagar_mcore.records.types import Grade, Verdict
+from gagar_mcore.grading.form import VerdictForm, read_form
+from gagar_mcore.records.types import Verdict
 
 
 def verdict_agreement(pairs: Sequence[tuple[str, str]], calls: CallFormat, params: CreditParams) -> dict[str, float]:
@@ -34,7 +34,7 @@ def read_answer(text: str, calls: CallFormat) -> Verdict | None:
         form = read_form(json.dumps(_arguments(after_thinking(text), calls)), VerdictForm)
     except (CallError, VerdictError):
         return None
-    return Verdict("answer", {grade.candidate: _grade(grade) for grade in form.grades})
+    return Verdict("answer", {grade.candidate: grade.grade for grade in form.grades})
 
 
 def _arguments(text: str, calls: CallFormat) -> Any:
@@ -53,7 +53,3 @@ def _json(value: Any) -> Any:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return value
-
-
-def _grade(form: GradeForm) -> Grade:
-    return Grade(**form.model_dump(exclude={"candidate", "evidence"}))

@@ -20,6 +20,7 @@ from gagar_mcore.records.store import (
     publish_directory,
     read_manifest,
 )
+from gagar_mcore.trainer.first_rank import from_first_rank
 from gagar_mcore.weights.files import read_companions
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ TAG = "state"
 def publish_state(engine: Any, layout: RunLayout, fence: Fence, step: int, stage: int) -> None:
     """Weights, master weights and optimizer after `step`, each rank's shards written by itself. A collective."""
     target = layout.checkpoint(step)
-    place = _from_first_rank(lambda: None if (target / MANIFEST).is_file() else begin_directory(target))
+    place = from_first_rank(lambda: None if (target / MANIFEST).is_file() else begin_directory(target))
     if place is None:
         return
     engine.save_checkpoint(str(place), tag=TAG, save_latest=False)
@@ -43,7 +44,7 @@ def publish_state(engine: Any, layout: RunLayout, fence: Fence, step: int, stage
 def restore_state(engine: Any, layout: RunLayout, stage: int) -> int:
     """Load the newest whole checkpoint of the run; returns its step, 0 where there is none. A collective. Raises RecordError
     where it was saved by another number of ranks or another stage, whose shards are others."""
-    found = _from_first_rank(lambda: _newest_whole(layout))
+    found = from_first_rank(lambda: _newest_whole(layout))
     if found is None:
         return 0
     path, meta = found
@@ -65,7 +66,7 @@ def publish_model(
     """The weights in Hugging Face format, in their precision, with tokenizer and all else of `start`; rank 0 holds all of them
     in host memory. What is published at `target` already stays. A collective. Raises RuntimeError for a weight that is not
     finite."""
-    if _from_first_rank(lambda: (target / MANIFEST).is_file()):
+    if from_first_rank(lambda: (target / MANIFEST).is_file()):
         return
     whole: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
@@ -96,10 +97,3 @@ def _newest_whole(layout: RunLayout) -> tuple[Path, dict[str, Any]] | None:
         except RecordError as error:
             log.warning("skipped a checkpoint: %s", error)
     return None
-
-
-def _from_first_rank(find: Callable[[], Any]) -> Any:
-    """What rank 0 finds, on every rank."""
-    box = [find() if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]

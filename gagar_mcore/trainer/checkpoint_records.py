@@ -2,10 +2,9 @@
 
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
@@ -16,10 +15,10 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory
 from gagar_mcore.models.config import ModelConfig
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.store import MANIFEST, RecordError, read_manifest
+from gagar_mcore.trainer.first_rank import from_first_rank
 
 log = logging.getLogger(__name__)
 KIND = "checkpoint"
-T = TypeVar("T")
 
 
 def newest_whole(layout: RunLayout) -> Path | None:
@@ -78,14 +77,6 @@ def is_whole(path: Path) -> bool:
     except RecordError:
         return False
     return True
-
-
-def from_first_rank(find: Callable[[], T]) -> T:
-    """What rank 0 finds, on every rank."""
-    box: list[Any] = [find() if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(box, src=0)
-    found: T = box[0]
-    return found
 
 
 def _newest_first(layout: RunLayout) -> list[Path]:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from gagar_mcore.records.layout import RunLayout
 from gagar_mcore.records.lineage import current_lineage
 from gagar_mcore.records.store import MANIFEST
-from gagar_mcore.trainer.checkpoint_records import from_first_rank
+from gagar_mcore.trainer.first_rank import from_first_rank
 from gagar_mcore.trainer.publish import publish_new
 from gagar_mcore.weights.deltas import KIND, comparable, delta_meta, delta_of, write_delta
 
